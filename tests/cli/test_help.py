@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 COMMANDS = [
     (), ("demo",), ("eject",), ("schedule",), ("launch",), ("backends",), ("backends", "list"),
     ("backends", "info"), ("calibrate",), ("diff",), ("doctor",), ("hardware",), ("plan",),
+    ("tune",),
 ]  # fmt: skip
 
 

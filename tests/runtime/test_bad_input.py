@@ -228,7 +228,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "shape of input": (lambda: ml.compile(mlp(), backend(), shapes={"input": "4x6"}), ml.ShapeError, r"shape of input 'input' is '4x6'; give a tuple of integers or ml.TensorSpec\("),
     "seed": (lambda: compiled_dropout(-1), ml.OptionError, r"seed=-1 is not an integer"),
     "compile option": (lambda: ml.compile(mlp(), backend(), inferense=True), ml.OptionError, r"no option 'inferense'; did you mean 'inference'"),
-    "compile option of later": (lambda: ml.compile(mlp(), backend(), load_balancing=True), ml.OptionError, r"load_balancing=True of compile\(\) is not available yet"),
     "compile no model": (lambda: ml.compile("model", backend()), ml.GraphError, r"takes a Model or a layer, not a str; make one, such as ml.Linear"),
     "out_shardings name": (lambda: ml.compile(mlp(), backend(2), out_shardings={"outptu": P()}), ml.GraphError, r"'outptu', which is no output; did you mean 'output'"),
     "weight on another mesh": (lambda: annotated((0, None), device_mesh=(4,)), ml.MeshError, r"device_mesh"),

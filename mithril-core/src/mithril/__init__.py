@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         CompiledModel,
         Metrics,
         Profile,
+        Strategy,
         TensorSpec,
         TrainState,
         TrainStep,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         value_and_grad,
     )
     from mithril.training import History, train
+    from mithril.tuning import auto_tune
 
 _HOMES = {
     "mithril.backends": ("JaxBackend", "MLXBackend", "NumpyBackend", "TorchBackend"),
@@ -72,15 +74,16 @@ _HOMES = {
     "mithril.ops.custom": ("define_op",),
     "mithril.options": ("GradientCompression", "PipelineOptions", "Precision"),
     "mithril.runtime": (
-        "Array", "Backend", "CompiledModel", "Metrics", "Profile", "TensorSpec", "TrainState",
-        "TrainStep", "compile", "is_main", "open_backend", "process_count", "process_index",
-        "profile", "train_step",
+        "Array", "Backend", "CompiledModel", "Metrics", "Profile", "Strategy", "TensorSpec",
+        "TrainState", "TrainStep", "compile", "is_main", "open_backend", "process_count",
+        "process_index", "profile", "train_step",
     ),
     "mithril.runtime.functional": (
         "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan",
         "value_and_grad",
     ),
     "mithril.training": ("History", "train"),
+    "mithril.tuning": ("auto_tune",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 """The module of each public name; `mithril.models` for layers and all that is not said here."""
@@ -100,12 +103,12 @@ __all__ = [
     "OptionError", "Orthogonal", "P", "PartitionSpec", "Pipeline", "PipelineOptions", "PlanError",
     "PositionalEncoding", "Precision", "Profile", "QuantileLoss", "RMSNorm", "Relu", "Repeat",
     "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Softplus",
-    "Split", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "TrainState", "TrainStep",
-    "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros", "__version__",
-    "checkpoint", "compile", "constrain", "data", "define_op", "grad", "is_inference", "is_main",
-    "jit", "layer", "layer_path", "load", "numpy", "open_backend", "optim", "parameter",
-    "process_count", "process_index", "profile", "reshard", "save", "scan", "section", "seed",
-    "train", "train_step", "value_and_grad", "visualize",
+    "Split", "Strategy", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "TrainState",
+    "TrainStep", "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros",
+    "__version__", "auto_tune", "checkpoint", "compile", "constrain", "data", "define_op", "grad",
+    "is_inference", "is_main", "jit", "layer", "layer_path", "load", "numpy", "open_backend",
+    "optim", "parameter", "process_count", "process_index", "profile", "reshard", "save", "scan",
+    "section", "seed", "train", "train_step", "value_and_grad", "visualize",
 ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from mithril.cli import (
     launch,
     plan,
     schedule,
+    tune,
 )
 from mithril.errors import MithrilError
 
@@ -43,6 +44,7 @@ app.command("eject")(eject.eject)
 app.command("hardware")(hardware.hardware)
 app.command("plan")(plan.plan)
 app.command("schedule")(schedule.schedule)
+app.command("tune")(tune.tune)
 # What follows the script is the script's, even where it looks like an option.
 app.command("launch", context_settings={"allow_interspersed_args": False})(launch.launch)
 

@@ -1,4 +1,4 @@
-"""`mithril diff`: what one plan does otherwise than another."""
+"""`mithril diff`: what one plan, or one strategy, does otherwise than another."""
 
 from __future__ import annotations
 
@@ -20,11 +20,17 @@ JSON_SCHEMA = 1
 
 
 def diff(
-    before: Annotated[Path, typer.Argument(help="A plan, as `mithril plan --json` prints it.")],
-    after: Annotated[Path, typer.Argument(help="Another plan.")],
+    before: Annotated[
+        Path,
+        typer.Argument(help="A plan, as `mithril plan --json` prints it, or a strategy."),
+    ],
+    after: Annotated[Path, typer.Argument(help="Another one.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Compare two plans: tensors that moved, collectives, bytes, seconds, memory."""
+    """Compare two plans (tensors that moved, collectives, bytes, time), or two strategies."""
+    if _holds_strategy(before) and _holds_strategy(after):
+        typer.echo(_compare_strategies(before, after, as_json))
+        return
     from mithril.report.difference import compare
 
     found = compare(_read(before), _read(after))
@@ -48,6 +54,27 @@ def _read(path: Path) -> Plan:
         ) from error
     except GraphError as error:
         raise OptionError(f"file '{path}' holds no plan; {error}") from error
+
+
+def _holds_strategy(path: Path) -> bool:
+    from mithril.runtime.strategy.files import is_strategy
+
+    try:
+        return is_strategy(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False  # `_read` says what is wrong with it
+
+
+def _compare_strategies(before: Path, after: Path, as_json: bool) -> str:
+    from mithril.runtime.strategy import Strategy
+    from mithril.runtime.strategy.difference import list_changes
+
+    rows = list_changes(Strategy.load(before), Strategy.load(after))
+    if as_json:
+        return json.dumps(
+            {"schema": JSON_SCHEMA, "strategy": [asdict(row) for row in rows]}, indent=2
+        )
+    return "\n".join(map(str, rows)) or "strategies say the same"
 
 
 def _as_json(found: Difference) -> str:

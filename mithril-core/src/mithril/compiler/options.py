@@ -16,12 +16,6 @@ from mithril.types import DType, to_python
 BACKEND_LATER = frozenset({"executor"})
 """Options of every backend that the guides describe and that are not available yet."""
 
-COMPILE_LATER = frozenset({
-    "load_balancing", "load_balancing_algorithm", "partition_strategy",
-    "profiling_based_partitioning",
-})  # fmt: skip
-"""Options of compile that the guides describe and that are not available yet."""
-
 
 OF_MODELS = {
     "activation_offload": "only a model has a forward and a backward; use ml.checkpoint",
@@ -49,6 +43,10 @@ OF_MODELS = {
     "differentiable": "gradients are those of ml.grad(function, argnums=…)",
     "gradient_accumulation": "cut the batch in the function, with ml.scan",
     "gradient_accumulation_steps": "cut the batch in the function, with ml.scan",
+    "load_balancing": "only a model has stages",
+    "load_balancing_algorithm": "only a model has stages",
+    "partition_strategy": "only a model has parameters and stages",
+    "profiling_based_partitioning": "only a model has stages",
     "inference": "a function does what its code says",
     "mixed_precision_policy": "a function computes in the dtypes of its arrays; write x.astype(…)",
     "pipeline": "only a model has stages",

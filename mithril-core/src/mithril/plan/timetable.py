@@ -8,21 +8,26 @@ own, never waits for ever: what it waits for was started by an earlier step.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import product
 from math import prod
+from operator import itemgetter
 
 from mithril.ir import Cause, Phase
 from mithril.mesh import Box, Mesh, Sharding
 from mithril.mesh.sharding import edges
 from mithril.plan.program import Port
 from mithril.plan.schedule import Action, Schedule
-from mithril.types import TensorType
+from mithril.types import Shape, TensorType
 
 Edges = tuple[tuple[int, int], ...]
 """Where a box starts and stops in each dimension."""
+KEPT = 256
+"""Of so many ways to send something it is kept which device sends what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,8 @@ class Transfer:
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
         """What goes from where to where; what a device has already it takes from itself."""
-        return tuple(_chunks(self))
+        shape, arriving = self.type.shape, self.arriving.shape
+        return _list_chunks(shape, self.source, self.target, arriving, self.offset)
 
     @cached_property
     def devices(self) -> frozenset[int]:
@@ -263,28 +269,35 @@ def run_once(inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> Timetable:
     return Timetable(inputs, given, outputs, made, (Run(0, given, made),), ())
 
 
-def _chunks(transfer: Transfer) -> Iterator[Chunk]:
-    source, target = transfer.source, transfer.target
-    holders: dict[Edges, list[int]] = {}
+@lru_cache(maxsize=KEPT)
+def _list_chunks(
+    shape: Shape, source: Sharding, target: Sharding, arriving: Shape, offset: int
+) -> tuple[Chunk, ...]:
+    """Return what goes from where to where; every micro-batch, and every sum, sends alike."""
+    return tuple(_chunks(shape, source, target, arriving, offset))
+
+
+def _chunks(
+    shape: Shape, source: Sharding, target: Sharding, arriving: Shape, offset: int
+) -> Iterator[Chunk]:
+    holders: dict[Edges, list[int]] = {}  # flat indices in the whole mesh
     for device in range(source.mesh.size):
-        holders.setdefault(edges(source.box(device, transfer.type.shape)), []).append(device)
+        held = edges(source.box(device, shape))
+        holders.setdefault(held, []).append(source.mesh.in_whole(device))
+    there = {held: frozenset(devices) for held, devices in holders.items()}
+    grid = [sorted({held[d] for held in holders}) for d in range(len(shape))]
+    rank = {held: place for place, held in enumerate(holders)}
     for number in range(target.mesh.size):
         receiver = target.mesh.in_whole(number)
-        own = edges(target.box(number, transfer.arriving.shape))
-        needed = _shift(own, transfer.offset)
-        for held, devices in _sources(holders, needed, source.mesh, receiver):
+        needed = _shift(edges(target.box(number, arriving)), offset)
+        for held in sorted(_sources(rank, grid, needed), key=rank.__getitem__):
             both = tuple(
                 (max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, needed, strict=True)
             )
             if all(start < stop for start, stop in both):
-                here = [d for d in devices if source.mesh.in_whole(d) == receiver]
-                sender = here[0] if here else devices[number % len(devices)]
-                yield Chunk(
-                    source.mesh.in_whole(sender),
-                    receiver,
-                    _within(both, held),
-                    _within(both, needed),
-                )
+                devices = holders[held]
+                sender = receiver if receiver in there[held] else devices[number % len(devices)]
+                yield Chunk(sender, receiver, _within(both, held), _within(both, needed))
 
 
 def _shift(box: Edges, offset: int) -> Edges:
@@ -296,18 +309,25 @@ def _shift(box: Edges, offset: int) -> Edges:
 
 
 def _sources(
-    holders: dict[Edges, list[int]], needed: Edges, mesh: Mesh, receiver: int
-) -> list[tuple[Edges, list[int]]]:
-    """Return the boxes that make up what is needed, with who holds each."""
-    if needed in holders:  # boxes of one sharding are equal or have nothing in common
-        return [(needed, holders[needed])]
-    enough = [
-        (box, devices)
-        for box, devices in holders.items()
-        if all(a <= c and d <= b for (a, b), (c, d) in zip(box, needed, strict=True))
+    boxes: Container[Edges], grid: Sequence[Sequence[tuple[int, int]]], needed: Edges
+) -> list[Edges]:
+    """Return the boxes that make up what is needed.
+
+    Args:
+        boxes: of one sharding: equal, or with nothing in common along some dimension.
+        grid: where they start and stop in each dimension, in order.
+        needed: a box.
+    """
+    if needed in boxes:
+        return [needed]
+    meeting = [
+        parts[bisect_right(parts, start, key=_stop) : bisect_left(parts, stop, key=_start)]
+        for parts, (start, stop) in zip(grid, needed, strict=True)
     ]
-    enough.sort(key=lambda item: receiver not in map(mesh.in_whole, item[1]))
-    return enough[:1] or list(holders.items())
+    return [box for box in product(*meeting) if box in boxes]
+
+
+_start, _stop = itemgetter(0), itemgetter(1)
 
 
 def _within(part: Edges, box: Edges) -> Box:

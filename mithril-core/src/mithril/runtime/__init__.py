@@ -9,10 +9,11 @@ from mithril.runtime.parameters import Parameters
 from mithril.runtime.processes import is_main, process_count, process_index
 from mithril.runtime.profiling import Profile, profile
 from mithril.runtime.specification import TensorSpec
+from mithril.runtime.strategy import Strategy
 from mithril.runtime.training import Metrics, TrainState, TrainStep, train_step
 
 __all__ = [
     "Array", "ArrayShard", "Backend", "CompiledModel", "Metrics", "Parameters", "Profile",
-    "TensorSpec", "TrainState", "TrainStep", "compile", "is_main", "open_backend", "process_count",
-    "process_index", "profile", "train_step",
+    "Strategy", "TensorSpec", "TrainState", "TrainStep", "compile", "is_main", "open_backend",
+    "process_count", "process_index", "profile", "train_step",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -70,6 +70,9 @@ class Backend(Creation, Shared):
         self.gather_dtype = gather_dtype
         self.search: Search | None = None
         self.is_topology_aware = False
+        self.own_options: Mapping[
+            str, object
+        ] = {}  # as it was opened with, besides the common ones
         self._family = Family()
         self._enter(engine)
         meet(self)

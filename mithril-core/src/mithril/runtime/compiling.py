@@ -14,13 +14,11 @@ from mithril.compiler.compression_options import (
     read_gather_dtype,
 )
 from mithril.compiler.options import (
-    COMPILE_LATER,
     OF_FUNCTIONS,
     OF_STEPS,
     check_uneven,
     read_accumulate,
     read_policy,
-    refuse_later,
     refuse_of_other,
 )
 from mithril.compiler.recompute_options import name_axes, read_recompute
@@ -33,6 +31,7 @@ from mithril.models.outputs import choose_outputs
 from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.options import PipelineOptions, Precision, check_flag
 from mithril.runtime.backend import Backend
+from mithril.runtime.balancing import Job, balance_stages, read_balancing
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.memory_planning import read_memory_planning
 from mithril.runtime.offload_options import read_offload
@@ -50,6 +49,8 @@ from mithril.runtime.settings import (
     read_pipeline,
     read_shardings,
 )
+from mithril.runtime.strategy import Strategy
+from mithril.runtime.strategy.apply import apply_strategy
 from mithril.runtime.zero import Zero, read_zero
 
 NOT_GIVEN: Any = None
@@ -80,6 +81,10 @@ def compile(
     mixed_precision_policy: Mapping[str, object] | None = None,
     pipeline: PipelineOptions | None = None,
     pipeline_schedule: str | Sequence[str] | None = None,
+    partition_strategy: Strategy | None = None,
+    load_balancing: bool | None = None,
+    load_balancing_algorithm: str | None = None,
+    profiling_based_partitioning: bool | None = None,
     partition_hooks: bool = False,
     memory_planning: str | None = None,
     overlap_communication: bool | None = None,
@@ -154,6 +159,17 @@ def compile(
             `gradients`; gradients of parameters then leave in the last one.
         pipeline: how the stages of a pipeline run.
         pipeline_schedule: the schedule alone, as `PipelineOptions` takes it.
+        partition_strategy: what `ml.auto_tune` found, or an `ml.Strategy` from a file: how
+            parameters and inputs are split, stages, micro-batches, ZeRO's stage and what is
+            computed again. It is for one model and one mesh; what is said besides must not
+            contradict it.
+        load_balancing: put the layers of a model into stages, one after another along the mesh axis
+            `pipeline` (or `stage`, or that of `pipeline=`), so that the slowest stage is as fast as
+            can be. It needs `shapes`. Stages that the model says itself stay, and the plan says so.
+        load_balancing_algorithm: `optimal`, the default, finds the best cut by dynamic programming;
+            `greedy` ends a stage as soon as it has its share of the time that is left.
+        profiling_based_partitioning: take the times of layers from a run on the backend, forward
+            and backward, instead of predicted ones.
         partition_hooks: put each layer, and each collective, into a range of the framework's
             profiler that has its name.
         memory_planning: `greedy` lays results out before anything runs, at fixed offsets in one
@@ -228,8 +244,7 @@ def compile(
             split, and `shardings`, PartitionSpecs by patterns of names of inputs and parameters.
         max_memory_per_device: the most bytes that a device may hold, as `plan.memory()` says it:
             `"16 GB"`.
-        options: none yet; others of the guides, and those of `jit` that make no sense here, are
-            refused by name.
+        options: none; those of `jit` that make no sense here are refused by name.
 
     Raises:
         OptionError: an option is unknown or not available yet.
@@ -238,13 +253,28 @@ def compile(
         PlanError: a hidden move is larger than `max_reshard_bytes`, or devices have too little
             memory and `strict_memory` is set; with `shapes`, or at the first evaluation.
     """
-    refuse_later("compile()", options, COMPILE_LATER)
     refuse_of_other("compile()", options, OF_FUNCTIONS | OF_STEPS)
     refuse_unknown("compile()", options, compile.__kwdefaults__ or ())
     if not isinstance(backend, Backend):
         raise BackendError(
             f"compile() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
+    snapshot = _snapshot(model)
+    if partition_strategy is not None:
+        applied, snapshot = apply_strategy(partition_strategy, snapshot, backend.mesh)
+        said = applied.strategy
+        zero, zero_axis = applied.merge_zero(zero, zero_axis)
+        zero = 0 if zero == 1 == said.zero else zero  # evaluate() has no state of an optimiser
+        zero_axis = zero_axis if zero else None
+        in_shardings = applied.merge_inputs(in_shardings)
+        pipeline = applied.merge("pipeline", pipeline, said.pipeline)
+        if said.accumulate > 1:
+            accumulate = applied.merge("accumulate", accumulate, said.accumulate)
+        if said.checkpointing != "none":
+            checkpointing = applied.merge("checkpointing", checkpointing, said.checkpointing)
+    balancing = read_balancing(
+        load_balancing, load_balancing_algorithm, profiling_based_partitioning
+    )
     policy = backend.uneven if uneven is None else check_uneven(uneven)
     count = read_accumulate(accumulate, gradient_accumulation, gradient_accumulation_steps)
     recompute = read_recompute(
@@ -264,9 +294,12 @@ def compile(
             )
         precision, gradients = read_policy(mixed_precision_policy)
     dtypes = backend.precision if precision is None else backend.check_precision(precision)
-    snapshot = _snapshot(model)
     if outputs is not None:
         snapshot = choose_outputs(snapshot, outputs)
+    notes: tuple[str, ...] = ()
+    if balancing is not None:
+        job = Job(backend, shapes, dtypes, read_pipeline(pipeline, pipeline_schedule), inference)
+        snapshot, notes = balance_stages(snapshot, balancing, job)
     inputs, outputs = input_names(snapshot), output_names(snapshot)
     parameters = parameter_names(snapshot)
     communication = read_communication(
@@ -338,6 +371,8 @@ def compile(
         memory_planning=read_memory_planning(memory_planning),
         pipeline=read_pipeline(pipeline, pipeline_schedule),
         lays_axes=backend.is_topology_aware,
+        notes=notes,
+        strategy=partition_strategy,
     )
     check_searched(snapshot, settings)
     alone = pipeline is None

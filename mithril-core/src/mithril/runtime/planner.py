@@ -40,7 +40,7 @@ from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.searching import Fixed
 from mithril.runtime.settings import Settings
 from mithril.transform import cotangent_name, gradient_of, output_types
-from mithril.types import TensorType
+from mithril.types import Shape, TensorType
 
 Seeded = tuple[str, ...] | None
 NOTHING: frozenset[str] = frozenset()
@@ -143,6 +143,8 @@ class Planner:
         self._input_names, self._parameter_names = input_names(model), parameter_names(model)
         self._frozen = frozen_of(component_of(model))
         self._by_default = backend.parallelism.annotate(component_of(model))
+        if settings.strategy is not None:
+            self._by_default |= settings.strategy.annotate()
         self._model = model
         self._backend = backend
         self._engine = engine
@@ -184,6 +186,8 @@ class Planner:
                     {**self._by_default, **traced.annotations}
                 ),
             )
+            if settings.strategy is not None:
+                settings.strategy.check_shapes(parameter_shapes(traced))
             self._traces.put(types, traced)
         return traced
 
@@ -427,6 +431,11 @@ class Planner:
         if self._backend.mesh.size > 1 or not ignored:
             return ()
         return (f"annotations ignored, because the backend has one device: {ignored}",)
+
+
+def parameter_shapes(traced: Traced) -> dict[str, Shape]:
+    """Return the shape of each parameter of a traced model."""
+    return {name: traced.graph.input(name).type.shape for name in traced.parameter_names}
 
 
 def _arriving(name: str, batch: tuple[int, ...], arguments: ArgumentKinds) -> Sharding | None:

@@ -17,6 +17,7 @@ from mithril.models.placement import placement_spec_of
 from mithril.options import PipelineOptions, check_schedule_form
 from mithril.runtime.memory_planning import DYNAMIC
 from mithril.runtime.patterns import match_patterns, read_patterns
+from mithril.runtime.strategy import Strategy
 from mithril.runtime.zero import NOTHING, Zero
 from mithril.sharding import LATENCY
 from mithril.transform import cotangent_name
@@ -47,6 +48,7 @@ class Settings:
             least; they lie as the mesh says once that is done.
         notes: facts for readers of the plans.
         annotations: how parameters are computed with besides what the model says, by name.
+        strategy: what says how parameters lie of which the model says nothing, if anything does.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
 
@@ -65,6 +67,7 @@ class Settings:
     lays_axes: bool = False
     notes: tuple[str, ...] = ()
     annotations: Mapping[str, Annotation] = field(default_factory=dict)
+    strategy: Strategy | None = None
 
     @property
     def decides_with_gradients(self) -> bool | None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from mithril.compiler.compression_options import check_names, read_compression
-from mithril.compiler.options import COMPILE_LATER, refuse_later, refuse_of_other
+from mithril.compiler.options import refuse_of_other
 from mithril.errors import (
     BackendError,
     OptionError,
@@ -28,6 +28,7 @@ from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
 from mithril.runtime.offload_options import read_state_arena
 from mithril.runtime.specification import TensorSpec
+from mithril.runtime.strategy.apply import Applied, refuse_other
 from mithril.runtime.training.diloco import DilocoStep
 from mithril.runtime.training.loss_scale import LossScale, read_loss_scale
 from mithril.runtime.training.optimizer import (
@@ -111,6 +112,10 @@ def train_step(
         raise BackendError(
             f"train_step() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
+    if (strategy := options.get("partition_strategy")) is not None:
+        found = refuse_other(strategy)
+        zero, zero_axis = Applied(found).merge_zero(zero, zero_axis)
+        options["partition_strategy"] = found.without_zero()
     zero = backend.parallelism.zero if zero is None else zero
     stage, scale = read_zero(zero, zero_axis, backend.mesh), read_loss_scale(loss_scale)
     if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
@@ -203,7 +208,6 @@ def _read_metrics(metrics: Collection[str]) -> tuple[str, ...]:
 
 
 def _refuse_options(options: Mapping[str, object]) -> None:
-    refuse_later("train_step()", options, COMPILE_LATER)
     refuse_of_other("train_step()", options, OF_MODELS_ALONE)
     own = [name for name in list_argument_names(train_step) if name != "options"]
     handed_on = [

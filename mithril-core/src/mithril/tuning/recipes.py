@@ -1,0 +1,148 @@
+"""From outer choices to a strategy: how tensors are split when the roles of mesh axes are known.
+
+This is the inner question of the search, behind one interface, `Maker`: a model and a configuration
+give a strategy. `make_by_recipe` answers it by the families of dimensions (`dimensions`): the batch
+over data axes, sequences over context axes, and over tensor axes the families that divide most work
+for what is then summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mithril.mesh import PartitionSpec
+from mithril.runtime.strategy import Strategy
+from mithril.tuning.config import Config, Role
+from mithril.tuning.dimensions import Family
+from mithril.tuning.model import TunedModel
+
+Maker = Callable[[TunedModel, Config], Strategy | None]
+"""Returns the strategy of a configuration; None where the model cannot be split so."""
+
+
+def make_by_recipe(tuned: TunedModel, config: Config) -> Strategy | None:
+    """Return the strategy of a configuration by the families of dimensions.
+
+    Args:
+        tuned: the model.
+        config: the outer choices.
+
+    Returns:
+        None where a size does not divide, or there are too few layers for the stages.
+    """
+    batch = find_batch(tuned)
+    splits: dict[str, dict[int, tuple[str, ...]]] = {}
+    data, context = config.names(Role.data), config.names(Role.context)
+    tensor = config.names(Role.tensor)
+    if data and (batch is None or batch.size % config.size(Role.data)):
+        return None
+    inputs = _split({}, batch.inputs if batch else {}, data)
+    if context:
+        sequence = find_sequence(tuned)
+        if sequence is None or sequence.size % config.size(Role.context):
+            return None
+        inputs = _split(inputs, sequence.inputs, context)
+    if config.has_experts:
+        stacks = [family for family in tuned.families if family.is_stack]
+        stacks = [family for family in stacks if family.size % config.size(Role.data) == 0]
+        if not stacks or not data:
+            return None
+        for family in stacks:
+            splits = _split(splits, family.parameters, data)
+    if tensor:
+        chosen = tuned.choose_families(config.size(Role.tensor))
+        if not chosen:
+            return None
+        for family in chosen:
+            splits = _split(splits, family.parameters, tensor)
+    stages: Mapping[str, int | tuple[int, ...]] = {}
+    if config.stages > 1:
+        found = _cut(tuned, config)
+        if found is None:
+            return None
+        stages = found
+    return _assemble(tuned, config, inputs, splits, stages)
+
+
+def _assemble(
+    tuned: TunedModel,
+    config: Config,
+    inputs: Mapping[str, Mapping[int, tuple[str, ...]]],
+    splits: Mapping[str, Mapping[int, tuple[str, ...]]],
+    stages: Mapping[str, int | tuple[int, ...]],
+) -> Strategy:
+    traced, data = tuned.traced, config.names(Role.data, Role.context)
+    said = {name for name, spec in tuned.shapes.items() if spec.sharding is not None}
+    samples = tuned.batch // config.size(Role.data) // config.microbatches
+    is_cut = config.microbatches > 1
+    return Strategy(
+        mesh=dict(config.mesh),
+        parameters={n: traced.graph.input(n).type.shape for n in traced.parameter_names},
+        inputs={name: tuple(spec.shape) for name, spec in tuned.shapes.items()},
+        shardings={n: _spec(d) for n, d in splits.items() if n not in traced.annotations},
+        in_shardings={name: _spec(dims) for name, dims in inputs.items() if name not in said},
+        stages=dict(stages),
+        axis=config.names(Role.pipeline)[0] if stages else "",
+        schedule=config.schedule if stages and is_cut else "",
+        microbatch_size=samples if stages and is_cut else None,
+        accumulate=config.microbatches if not stages else 1,
+        zero=config.zero if data else 0,
+        zero_axes=data if config.zero else (),
+        checkpointing=config.checkpointing,
+        context_parallel=config.context if config.names(Role.context) else "",
+    )
+
+
+def find_batch(tuned: TunedModel) -> Family | None:
+    """Return the family of samples: that of the leading dimension of the first input."""
+    return _find_of_input(tuned, 0)
+
+
+def find_sequence(tuned: TunedModel) -> Family | None:
+    """Return the family of tokens: that of the second dimension of the first input that has one.
+
+    Features are none: parameters have dimensions of their size, and attention does not mix them.
+    """
+    found = _find_of_input(tuned, 1)
+    return found if found is not None and not found.parameters else None
+
+
+def _find_of_input(tuned: TunedModel, dimension: int) -> Family | None:
+    for name, spec in tuned.shapes.items():
+        if len(spec.shape) > dimension:
+            families = (f for f in tuned.families if f.inputs.get(name) == dimension)
+            return next(families, None)
+    return None
+
+
+def _split(
+    splits: Mapping[str, Mapping[int, tuple[str, ...]]],
+    dimensions: Mapping[str, int],
+    axes: tuple[str, ...],
+) -> dict[str, dict[int, tuple[str, ...]]]:
+    """Return what splits dimensions of tensors, with axes added to one of each."""
+    found = {name: dict(dims) for name, dims in splits.items()}
+    for name, dimension in dimensions.items() if axes else ():
+        dims = found.setdefault(name, {})
+        dims[dimension] = (*dims.get(dimension, ()), *axes)
+    return found
+
+
+def _spec(dims: Mapping[int, tuple[str, ...]]) -> PartitionSpec:
+    entries: list[Any] = [None] * (1 + max(dims))
+    for dimension, axes in dims.items():
+        entries[dimension] = axes[0] if len(axes) == 1 else axes
+    return PartitionSpec(*entries)
+
+
+def _cut(tuned: TunedModel, config: Config) -> Mapping[str, int | tuple[int, ...]] | None:
+    """Return the stages of layers, balanced within the memory for what stays there."""
+    room = tuned.hardware.memory_bytes
+    if room is None:
+        return tuned.cut(config.stages)
+    share = config.size(Role.tensor) * (config.size(Role.data) if config.zero == 3 else 1)
+    return tuned.cut(config.stages, room * share / config.chunks)
+
+
+__all__ = ["Maker", "find_batch", "find_sequence", "make_by_recipe"]

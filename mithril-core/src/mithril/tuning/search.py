@@ -1,0 +1,241 @@
+"""The search: best estimate first, planned where its bound is below the best plan so far.
+
+This is branch and bound: a configuration whose lower bound is not below the best price is left out
+without a plan, and no plan of it could have been better. What time leaves unplanned is counted, and
+its bounds are part of the bound that is told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from mithril.runtime.strategy import Alternative, Findings, Strategy
+from mithril.tuning.bound import Estimate, estimate
+from mithril.tuning.config import Config
+from mithril.tuning.model import TunedModel
+from mithril.tuning.price import Price, price
+from mithril.tuning.recipes import Maker, make_by_recipe
+from mithril.tuning.space import vary_one
+
+SEARCH_SECONDS = 40.0
+"""A search plans no longer than that, however large the budget: plans may take seconds."""
+PATIENCE = 12
+"""So many plans in a row that are no better end it, too."""
+SHOWN = 8
+"""Alternatives that are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A configuration, and what is known of it.
+
+    Args:
+        config: the outer choices.
+        estimate: without a plan.
+        strategy: how tensors are split; None before that is asked.
+        price: of its plan; None before it is planned.
+    """
+
+    config: Config
+    estimate: Estimate
+    strategy: Strategy | None = None
+    price: Price | None = None
+
+    def cost(self, objective: str) -> float:
+        """Return the price, or the estimate where there is none."""
+        return (self.price or self.estimate).cost(objective)
+
+
+@dataclass
+class Search:
+    """A search, and what it has found.
+
+    Args:
+        tuned: the model.
+        make: from outer choices to a strategy.
+        budget: seconds.
+        patience: so many plans in a row that are no better end it.
+        tell: is told how many candidates there are and how many are done, and the best.
+    """
+
+    tuned: TunedModel
+    make: Maker = make_by_recipe
+    budget: float = SEARCH_SECONDS
+    patience: int = PATIENCE
+    tell: Callable[[int, int, Candidate | None], None] = lambda total, done, best: None
+    considered: int = 0
+    pruned: int = 0
+    unplanned: list[Candidate] = field(default_factory=list)
+    planned: list[Candidate] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    waiting: list[Candidate] = field(default_factory=list)
+    best: Candidate | None = None
+    least_memory: float = 0.0
+    _seen: set[Config] = field(default_factory=set)
+    _late: int = 0
+    _start: float = 0.0
+
+    def run(self, configs: Iterable[Config]) -> list[Candidate]:
+        """Return what was planned, the best first: what fits before what does not.
+
+        Args:
+            configs: of the space.
+        """
+        self._start = time.monotonic()
+        waiting = self.waiting = self._order(configs)
+        self.considered = len(waiting)
+        self.least_memory = min((c.estimate.least_memory for c in waiting), default=0.0)
+        for number, candidate in enumerate(waiting):
+            self.tell(len(waiting), number, self.best)
+            self._visit(candidate)
+        before: Candidate | None = None
+        while self.best is not None and self.best is not before:  # one thing otherwise
+            before = self.best
+            for candidate in self._order(vary_one(self.tuned, before.config)):
+                if candidate.config not in self._seen:
+                    self.considered += 1
+                    self._late = 0
+                    self._visit(candidate)
+        self.tell(len(waiting), len(waiting), self.best)
+        return sorted(self.planned, key=self._rank)
+
+    def _visit(self, candidate: Candidate) -> None:
+        """Plan a candidate, unless its bound or the time leaves it out."""
+        objective, capacity = self.tuned.objective, self.tuned.hardware.memory_bytes
+        self._seen.add(candidate.config)
+        limit = self.best.cost(objective) if self.best else float("inf")
+        if candidate.estimate.find_bound(objective) >= limit or (
+            capacity is not None and candidate.estimate.least_memory > capacity
+        ):
+            self.pruned += 1
+            return
+        is_over = time.monotonic() - self._start > self.budget or self._late >= self.patience
+        if self.best is not None and is_over:
+            self.unplanned.append(candidate)
+            return
+        found = self._plan(candidate)
+        if found is None:
+            return
+        self.planned.append(found)
+        assert found.price is not None
+        cost = found.cost(objective) if found.price.fits else float("inf")
+        # Less than a hundredth is no reason to go on.
+        self._late = 0 if cost < 0.99 * limit else self._late + 1
+        self.best = found if cost < limit else self.best
+
+    def _order(self, configs: Iterable[Config]) -> list[Candidate]:
+        """Return the candidates, the best estimate first; what is about to fit before the rest."""
+        objective = self.tuned.objective
+        capacity = self.tuned.hardware.memory_bytes or float("inf")
+        found = [Candidate(config, estimate(self.tuned, config)) for config in configs]
+
+        def rank(candidate: Candidate) -> tuple[bool, float, float]:
+            about = candidate.estimate
+            return about.memory > capacity, about.cost(objective), about.memory
+
+        return sorted(found, key=rank)
+
+    def _plan(self, candidate: Candidate) -> Candidate | None:
+        strategy = self.make(self.tuned, candidate.config)
+        if strategy is None:
+            self.refusals.append(f"{candidate.config}: sizes do not divide")
+            return None
+        found = price(self.tuned, strategy)
+        if isinstance(found, str):
+            self.refusals.append(f"{candidate.config}: {found}")
+            return None
+        return replace(candidate, strategy=strategy, price=found)
+
+    def _rank(self, candidate: Candidate) -> tuple[bool, float, int]:
+        assert candidate.price is not None
+        return (
+            not candidate.price.fits,
+            candidate.cost(self.tuned.objective),
+            candidate.price.memory,
+        )
+
+    def find_bound(self) -> float:
+        """Return what no strategy of the space is below, as far as bounds know.
+
+        Of what was planned that is its price; of the rest its bound.
+        """
+        objective = self.tuned.objective
+        prices = [c.cost(objective) for c in self.planned if c.price and c.price.fits]
+        bounds = [c.estimate.find_bound(objective) for c in self.unplanned]
+        return min((*prices, *bounds), default=0.0)
+
+    def describe(self, chosen: Candidate) -> Strategy:
+        """Return the strategy of a candidate with what the search knows of it.
+
+        Args:
+            chosen: one of those that were planned.
+        """
+        assert chosen.strategy is not None and chosen.price is not None
+        found = Findings(
+            objective=self.tuned.objective,
+            profile=self.tuned.hardware.name,
+            seconds=chosen.price.seconds,
+            memory=chosen.price.memory,
+            bytes=chosen.price.bytes,
+            bound=min(self.find_bound(), chosen.cost(self.tuned.objective)),
+            considered=self.considered,
+            pruned=self.pruned,
+            planned=len(self.planned),
+            alternatives=tuple(self.alternatives(chosen)),
+        )
+        return replace(chosen.strategy, findings=found)
+
+    def alternatives(self, chosen: Candidate) -> list[Alternative]:
+        """Return the best of each other kind, the cheapest first.
+
+        A kind of which nothing was planned has the cost that it was estimated at.
+
+        Args:
+            chosen: what they are compared with.
+        """
+        objective, capacity = self.tuned.objective, self.tuned.hardware.memory_bytes
+        cost = chosen.cost(objective)
+        found: dict[str, Alternative] = {}
+        for candidate in (*sorted(self.planned, key=self._rank), *self.waiting):
+            kind = name_kind(candidate.config, chosen.config)
+            if not kind or kind in found:
+                continue
+            of = candidate.cost(objective)
+            price, about = candidate.price, candidate.estimate
+            fits = price.fits if price else capacity is None or about.memory <= capacity
+            is_split = kind in (candidate.config.splits, candidate.config.kind)
+            label = str(candidate.config) if is_split else kind
+            found[kind] = Alternative(
+                label, of, of / cost - 1 if cost else 0.0, fits, is_planned=price is not None
+            )
+        rows = sorted(found.values(), key=lambda row: (not row.fits, row.cost))
+        return rows[:SHOWN]
+
+
+def name_kind(config: Config, chosen: Config) -> str:
+    """Return what a configuration does otherwise than the chosen one; empty if nothing.
+
+    That is what it splits, or by how much, and one option otherwise.
+
+    Args:
+        config: another one.
+        chosen: the one.
+    """
+    if config.splits != chosen.splits:
+        return config.splits
+    if config.kind != chosen.kind:
+        return config.kind
+    options = {
+        "zero": (config.zero, chosen.zero),
+        "checkpointing": (config.checkpointing, chosen.checkpointing),
+        "context_parallel": (config.context, chosen.context),
+        "stages": (config.stages, chosen.stages),
+        "micro-batches": (config.microbatches, chosen.microbatches),
+    }
+    differ = [f"{name}={mine!r}" for name, (mine, other) in options.items() if mine != other]
+    return differ[0] if len(differ) == 1 else ""
+
+
+__all__ = ["Candidate", "Search", "name_kind"]

@@ -1,0 +1,225 @@
+"""auto_tune: from a model and devices, or what devices there would be, to the best strategy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from mithril.cost import Hardware, as_hardware
+from mithril.errors import BackendError, GraphError, OptionError, PlanError, kind_of
+from mithril.keywords import checked_keywords
+from mithril.mesh import Mesh
+from mithril.models import Layer, Model
+from mithril.models.trace import input_names
+from mithril.options import Precision, check_choice, check_flag
+from mithril.runtime.backend import Backend
+from mithril.runtime.specification import TensorSpec, as_spec
+from mithril.runtime.strategy import OBJECTIVES, Strategy
+from mithril.runtime.training.optimizer import Optimizer, check_optimizer
+from mithril.tuning.measure import can_measure, check_measurable, measure_best
+from mithril.tuning.model import TunedModel
+from mithril.tuning.progress import Progress
+from mithril.tuning.search import SEARCH_SECONDS, Search
+from mithril.tuning.space import SPACES, list_configs
+from mithril.types import to_python
+from mithril.units import format_bytes
+
+PLANNING_SHARE = 0.5
+"""The part of the budget that planning may take where the rest is for measuring."""
+
+
+@checked_keywords()
+def auto_tune(
+    model: Model | Layer,
+    backend: Backend | Hardware | str | Path,
+    *,
+    input_shapes: Mapping[str, object],
+    tuning_objective: str = "throughput",
+    tuning_budget_hours: float = 2.0,
+    strategy_space: str = "mixed_parallel",
+    devices: int | None = None,
+    optimizer: Optimizer | None = None,
+    loss: str = "loss",
+    precision: Precision | None = None,
+    measure: bool | None = None,
+    record: str | Path | None = None,
+    progress: bool | None = None,
+) -> Strategy:
+    """Return the best strategy that is found for a model: how it is split and run.
+
+    Configurations (what each mesh axis splits, stages, micro-batches, ZeRO, what is computed again)
+    are taken the best estimate first; one whose lower bound is above the best plan so far is left
+    out without a plan. The rest are planned and priced. On devices that are there the best few
+    plans are measured, each in a process of its own, and the fastest is taken.
+
+    Args:
+        model: a Model, or a single layer. What it says itself of its tensors stays as it is.
+        backend: where it runs, with its mesh; or what devices there would be, as `hardware=` takes
+            it, of which the mesh is chosen, too.
+        input_shapes: for each input a shape, an array, or a `TensorSpec`.
+        tuning_objective: `throughput` is the time of a step, forward and backward; `latency` that
+            of a forward alone; `memory_usage` the bytes on the fullest device; `communication`
+            those that a device sends.
+        tuning_budget_hours: the most that it takes; a small space ends long before.
+        strategy_space: `data`, `tensor`, `pipeline`, `mixed` (data, tensor and sequences), or
+            `mixed_parallel`, which is all of them.
+        devices: how many there would be; for `backend` that is none.
+        optimizer: plan a train step with it: its state counts, and ZeRO's stage 1 is tried.
+        loss: the output that a train step makes smaller.
+        precision: of the model; by default that of the backend.
+        measure: whether the best plans are measured; by default where devices are there.
+        record: a file in which each measurement is kept, and found again when a tuning that was
+            stopped begins anew.
+        progress: whether a bar shows how far it is; by default in a terminal.
+
+    Returns:
+        A strategy for `compile(partition_strategy=…)`, `train_step`, and files.
+
+    Raises:
+        OptionError: an option is unknown or contradicts another.
+        PlanError: no strategy of the space can be planned, or none fits into memory.
+
+    >>> import mithril as ml
+    >>> model = ml.Model()
+    >>> model |= ml.FeedForward(64, name="mlp")(input="x", output="y")
+    >>> found = ml.auto_tune(model, "h100-sxm", input_shapes={"x": (64, 32)}, devices=4)
+    >>> found.in_shardings
+    {'x': P('data')}
+    """
+    if not isinstance(model, Model | Layer):
+        raise GraphError(
+            f"auto_tune() takes a Model or a layer, not {kind_of(model)}; make one, such as "
+            f"ml.Linear(3)"
+        )
+    check_choice("tuning_objective", tuning_objective, OBJECTIVES)
+    check_choice("strategy_space", strategy_space, SPACES)
+    budget = read_budget(tuning_budget_hours)
+    where, hardware, dtypes = _read_devices(backend, devices, precision)
+    tuned = TunedModel(
+        model,
+        _read_shapes(input_shapes, model, dtypes),
+        hardware,
+        dtypes,
+        tuning_objective,
+        None if optimizer is None else check_optimizer(optimizer),
+        loss,
+        backend if isinstance(backend, Backend) else None,
+    )
+    measures = _read_measure(measure, backend)
+    planning = min(SEARCH_SECONDS, budget * (PLANNING_SHARE if measures else 1.0))
+    with Progress(progress) as bar:
+        search = Search(tuned, budget=planning, tell=bar.show_planned)
+        found = search.run(list_configs(tuned, strategy_space, where))
+        least = search.least_memory
+        if not found and hardware.memory_bytes is not None and least > hardware.memory_bytes:
+            raise _refuse_memory(least, hardware)
+        if not found:
+            why = next(iter(search.refusals), "sizes of the model do not divide among its devices")
+            raise PlanError(
+                f"auto_tune finds no strategy in space '{strategy_space}' for {_describe(where)}; "
+                f"{why}; try another space or mesh"
+            )
+        fitting = [candidate for candidate in found if candidate.price and candidate.price.fits]
+        if not fitting:
+            raise _refuse_memory(min(c.price.memory for c in found if c.price), hardware)
+        strategies = [search.describe(candidate) for candidate in fitting]
+        if not measures:
+            return strategies[0]
+        assert isinstance(backend, Backend)
+        left = budget - bar.seconds
+        return measure_best(backend, tuned, strategies, left, record, bar)
+
+
+def read_budget(hours: object) -> float:
+    """Return a budget in seconds.
+
+    Raises:
+        OptionError: it is no time above 0.
+    """
+    value = to_python(hours)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise OptionError(
+            f"tuning_budget_hours={hours!r} is no time to tune in; give hours above 0, such as 0.1"
+        )
+    return 3600.0 * float(value)
+
+
+def _read_devices(
+    given: object, devices: int | None, precision: Precision | None
+) -> tuple[Mesh | int, Hardware, Precision]:
+    if isinstance(given, Backend):
+        if devices is not None:
+            raise OptionError(
+                f"devices={devices!r} is for hardware that is not here; the backend has "
+                f"{given.mesh!r}: leave it out"
+            )
+        dtypes = given.precision if precision is None else given.check_precision(precision)
+        return given.mesh, given.hardware, dtypes
+    if not isinstance(given, Hardware | str | Path):
+        raise BackendError(
+            f"auto_tune() takes a backend or hardware, not {kind_of(given)}; give "
+            f"ml.NumpyBackend(…), or the name of a profile, such as 'h100-sxm'"
+        )
+    if type(devices) is not int or devices < 1:
+        raise OptionError(
+            f"devices={devices!r} is no number of devices; say how many of '{given}' there are, "
+            f"such as devices=8"
+        )
+    return devices, as_hardware(given), Precision() if precision is None else precision
+
+
+def _read_shapes(
+    given: object, model: Model | Layer, precision: Precision
+) -> dict[str, TensorSpec]:
+    names = input_names(model)
+    if not isinstance(given, Mapping) or set(given) != set(names):
+        known = list(given) if isinstance(given, Mapping) else given
+        raise GraphError(
+            f"input_shapes is {known!r}, and the model takes {list(names)}; give each a shape, or "
+            f"an ml.TensorSpec"
+        )
+    return {
+        name: as_spec(
+            tuple(given[name]) if isinstance(given[name], list) else given[name],
+            f"input '{name}'",
+            precision.default,
+        )
+        for name in names
+    }
+
+
+def _read_measure(measure: bool | None, backend: object) -> bool:
+    there = backend if isinstance(backend, Backend) else None
+    if there is not None and there.engine.platform == PLANNED:
+        there = None
+    if measure is None:
+        return there is not None and can_measure(there)
+    if not check_flag("measure", measure):
+        return False
+    if there is None:
+        raise OptionError(
+            "measure=True needs devices, and there are none; give an open backend, or leave it out"
+        )
+    check_measurable(there)
+    return True
+
+
+def _refuse_memory(least: float, hardware: Hardware) -> PlanError:
+    return PlanError(
+        f"auto_tune finds no strategy that fits: the least is {format_bytes(int(least))} on a "
+        f"device of {format_bytes(hardware.memory_bytes or 0)}; use more devices, a smaller batch, "
+        f"or a narrower precision"
+    )
+
+
+PLANNED = "planned"
+"""The platform of devices that nothing runs on."""
+
+
+def _describe(where: Mesh | int) -> str:
+    return repr(where) if isinstance(where, Mesh) else f"{where} devices"
+
+
+__all__ = ["auto_tune", "read_budget"]

@@ -1,0 +1,184 @@
+"""The search: bounds that no plan is below, the best of all, and what it finds for which reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import mithril as ml
+import pytest
+from mithril.mesh import Mesh
+from mithril.tuning.bound import estimate
+from mithril.tuning.model import TunedModel
+from mithril.tuning.price import Price, price
+from mithril.tuning.recipes import make_by_recipe
+from mithril.tuning.search import Search
+from mithril.tuning.space import list_configs
+
+from tests.tuning.models import H100, TOKENS, make_deep, make_gpt, make_mlp
+
+SHAPES = {"x": (64, 32)}
+CASES = {
+    "mlp": (make_mlp, {"x": ml.TensorSpec((64, 32))}),
+    "deep": (make_deep, {"input": ml.TensorSpec((16, 32)), "t": ml.TensorSpec((16, 32))}),
+    "gpt": (make_gpt, TOKENS),
+}
+
+
+def tune(name: str, objective: str = "throughput", hardware: str = H100) -> TunedModel:
+    make, shapes = CASES[name]
+    return TunedModel(make(), shapes, ml.Hardware.load(hardware), ml.Precision(), objective)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("objective", ["throughput", "latency", "memory_usage"])
+def test_no_plan_is_below_its_bound(name: str, objective: str) -> None:
+    tuned, seen = tune(name, objective), 0
+    for number, config in enumerate(list_configs(tuned, "mixed_parallel", 4)):
+        if number % 7:
+            continue
+        strategy = make_by_recipe(tuned, config)
+        found = price(tuned, strategy) if strategy is not None else None
+        if isinstance(found, Price):
+            seen += 1
+            assert estimate(tuned, config).find_bound(objective) <= found.cost(objective), config
+    assert seen
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency", "memory_usage", "communication"])
+def test_it_is_the_best_of_all(objective: str) -> None:
+    tuned = tune("mlp", objective)
+    configs = list(list_configs(tuned, "mixed", 4))
+    found = Search(tuned, patience=len(configs)).run(configs)
+    prices = []
+    for config in configs:
+        strategy = make_by_recipe(tuned, config)
+        one = price(tuned, strategy) if strategy is not None else None
+        prices += [one.cost(objective)] if isinstance(one, Price) else []
+    assert found[0].cost(objective) == min(prices)
+
+
+def test_what_is_left_out_has_a_bound_above_the_best() -> None:
+    tuned = tune("gpt", "memory_usage")
+    search = Search(tuned)
+    search.run(list_configs(tuned, "mixed", 4))
+    assert search.pruned
+    assert search.considered == search.pruned + len(search.planned) + len(search.unplanned) + len(
+        search.refusals
+    )
+    assert search.find_bound() <= min(c.cost("memory_usage") for c in search.planned)
+
+
+def test_a_wide_batch_of_a_small_model_is_split() -> None:
+    """Gradients of few parameters are cheap to sum; to split channels, images would be sent."""
+    model = ml.Model()
+    model |= ml.Conv2d(16, 3, padding=1, name="conv")(input="image", output="h")
+    model += ml.Relu(name="act")
+    model += ml.GlobalAvgPool(name="pool")
+    model += ml.Linear(10, name="head")(output="y")
+    found = ml.auto_tune(model, H100, input_shapes={"image": (4096, 3, 64, 64)}, devices=8)
+    assert found.mesh == {"data": 8}
+    assert found.shardings == {}
+
+
+def test_wide_layers_of_a_small_batch_are_split_by_heads_and_hidden_units() -> None:
+    """One sample cannot be split; weights of 64 MB take longer to read than sums to send."""
+    model = ml.Model()
+    model |= ml.FeedForward(16384, name="mlp")(input="x", output="y")
+    found = ml.auto_tune(
+        model, H100, input_shapes={"x": (1, 1024)}, devices=8, tuning_objective="latency"
+    )
+    assert found.mesh == {"tensor": 8}
+    assert str(found.shardings["mlp.up.weight"]) == "P('tensor')"
+    assert str(found.shardings["mlp.down.weight"]) == "P(None, 'tensor')"
+
+
+def test_parameters_are_split_where_they_would_not_fit() -> None:
+    """Copies of all parameters are more than a device holds; ZeRO 3 keeps a part on each."""
+    small = replace(ml.Hardware.load(H100), name="small", memory_bytes=3_000_000)
+    model = make_deep(6, 256)  # 1.6 MB of parameters, and as much of gradients
+    shapes = dict.fromkeys(ml.compile(model, ml.NumpyBackend()).inputs, (64, 256))
+    found = ml.auto_tune(model, small, input_shapes=shapes, devices=4, strategy_space="data")
+    assert found.zero == 3
+    assert found.findings.memory <= 3_000_000
+    with pytest.raises(ml.PlanError, match="finds no strategy that fits: "):
+        tiny = replace(small, memory_bytes=900_000)
+        ml.auto_tune(model, tiny, input_shapes=shapes, devices=4, strategy_space="data")
+    with pytest.raises(ml.PlanError, match=r"least is .* on a device of 29.3 KiB; use more d"):
+        tiny = replace(small, memory_bytes=30_000)
+        ml.auto_tune(model, tiny, input_shapes=shapes, devices=4, strategy_space="data")
+
+
+def test_the_mesh_of_a_backend_stays_and_its_axes_get_roles() -> None:
+    backend = ml.NumpyBackend(device_mesh=(4, 2))
+    found = ml.auto_tune(make_mlp(), backend, input_shapes=SHAPES, measure=False)
+    assert found.mesh == {"data": 4, "model": 2}
+    compiled = ml.compile(make_mlp(), backend, partition_strategy=found, shapes=SHAPES)
+    assert compiled.plan.timeline().seconds == pytest.approx(found.findings.seconds)
+    assert found.findings.profile == "simulated"
+
+
+def test_what_the_model_says_stays() -> None:
+    model = make_mlp()
+    model.shard({"up.weight": ml.P(None, "model")})
+    backend = ml.NumpyBackend(device_mesh=(4, 2))
+    found = ml.auto_tune(model, backend, input_shapes=SHAPES, measure=False)
+    assert "up.weight" not in found.shardings
+    ml.compile(model, backend, partition_strategy=found, shapes=SHAPES)
+
+
+def test_alternatives_say_what_they_would_cost_more() -> None:
+    found = ml.auto_tune(make_mlp(), H100, input_shapes=SHAPES, devices=4).findings
+    assert found.alternatives
+    assert all(row.more >= 0 or not row.fits for row in found.alternatives)
+    assert found.bound <= found.seconds
+    text = str(ml.auto_tune(make_mlp(), H100, input_shapes=SHAPES, devices=4))
+    assert "no strategy of the space is below" in text
+    assert "configurations" in text
+
+
+def test_a_bar_shows_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    options = {"input_shapes": SHAPES, "devices": 2, "strategy_space": "data"}
+    ml.auto_tune(make_mlp(), H100, progress=True, **options)  # type: ignore[arg-type]
+    assert "planning" in capsys.readouterr().err
+    ml.auto_tune(make_mlp(), H100, progress=False, **options)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ml.OptionError, match="progress='yes' is neither True nor False"):
+        ml.auto_tune(make_mlp(), H100, progress="yes", **options)  # type: ignore[arg-type]
+
+
+def test_the_budget_is_kept() -> None:
+    """A budget of a thousandth of a second still gives the plan of the best estimate."""
+    backend = ml.NumpyBackend(device_mesh=(4, 2))
+    found = ml.auto_tune(make_mlp(), backend, input_shapes=SHAPES, tuning_budget_hours=1e-6)
+    assert found.findings.planned == 1
+    assert found.findings.measured is None
+    assert found.findings.bound < found.findings.seconds  # what is unplanned may be better
+
+
+def test_bad_input() -> None:
+    model, options = make_mlp(), {"input_shapes": SHAPES}
+    with pytest.raises(ml.OptionError, match="tuning_budget_hours=0 is no time to tune in"):
+        ml.auto_tune(model, H100, devices=4, tuning_budget_hours=0, **options)
+    with pytest.raises(ml.OptionError, match="tuning_objective='speed' does not exist"):
+        ml.auto_tune(model, H100, devices=4, tuning_objective="speed", **options)
+    with pytest.raises(ml.OptionError, match="strategy_space='all' does not exist"):
+        ml.auto_tune(model, H100, devices=4, strategy_space="all", **options)
+    with pytest.raises(ml.OptionError, match="devices=None is no number of devices; say how many"):
+        ml.auto_tune(model, H100, **options)
+    with pytest.raises(ml.OptionError, match="devices=4 is for hardware that is not here"):
+        ml.auto_tune(model, ml.NumpyBackend(), devices=4, **options)
+    with pytest.raises(ml.BackendError, match="takes a backend or hardware, not a Mesh"):
+        ml.auto_tune(model, Mesh(data=2), devices=4, **options)
+    with pytest.raises(ml.GraphError, match=r"auto_tune\(\) takes a Model or a layer, not a str;"):
+        ml.auto_tune("model", H100, devices=4, **options)
+    with pytest.raises(
+        ml.GraphError, match=r"input_shapes is \['z'\], and the model takes \['x'\]"
+    ):
+        ml.auto_tune(model, H100, devices=4, input_shapes={"z": (8, 16)})
+    with pytest.raises(ml.OptionError, match="measure=True needs devices, and there are none"):
+        ml.auto_tune(model, H100, devices=4, measure=True, **options)
+    with pytest.raises(ml.PlanError, match="finds no strategy in space 'pipeline' for 64 devices"):
+        ml.auto_tune(model, H100, devices=64, strategy_space="pipeline", **options)

@@ -1,0 +1,223 @@
+"""Strategies: what they say reaches the plan, files keep all of it, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril import P
+from mithril.runtime.strategy import Alternative, Findings
+from mithril.runtime.strategy.difference import list_changes
+
+from tests.tolerances import TOLERANCE
+from tests.tuning.models import H100, IDS, TOKENS, make_deep, make_gpt, make_mlp
+
+MESH = ml.Mesh(data=2, tensor=2)
+X = np.random.default_rng(0).standard_normal((8, 16), np.float32)
+MEGATRON = ml.Strategy(
+    mesh={"data": 2, "tensor": 2},
+    parameters={
+        "up.weight": (64, 16), "up.bias": (64,), "down.weight": (8, 64), "down.bias": (8,),
+    },
+    inputs={"x": (8, 16)},
+    shardings={"up.weight": P("tensor", None), "up.bias": P("tensor"), "down.weight": P(None, "tensor")},
+    in_shardings={"x": P("data", None)},
+    findings=Findings(profile=H100, alternatives=(Alternative("data=4", 1.0, 0.5, True, True),)),
+)  # fmt: skip
+
+
+def compile_with(
+    strategy: object, model: ml.Model | None = None, **options: object
+) -> ml.CompiledModel:
+    backend = ml.NumpyBackend(MESH)
+    return ml.compile(model or make_mlp(), backend, partition_strategy=strategy, **options)  # type: ignore[arg-type]
+
+
+def test_a_strategy_does_what_annotations_do() -> None:
+    mine = compile_with(MEGATRON, shapes={"x": (8, 16)}).plan
+    model = make_mlp()
+    model.shard(dict(MEGATRON.shardings))
+    shapes = {"x": ml.TensorSpec((8, 16), sharding=P("data"))}
+    theirs = ml.compile(model, ml.NumpyBackend(MESH), shapes=shapes).plan
+    assert mine.list_issued() == theirs.list_issued() != ()
+    assert {p.name: p.sharding for p in mine.inputs} == {p.name: p.sharding for p in theirs.inputs}
+
+
+def test_results_are_those_of_one_device() -> None:
+    compiled = compile_with(MEGATRON)
+    params = compiled.randomize_params(seed=0)
+    outputs, gradients = compiled.evaluate(params, {"x": X}, {"y": np.ones((8, 8), np.float32)})
+    one = ml.compile(make_mlp(), ml.NumpyBackend())
+    wanted, slopes = one.evaluate(
+        one.randomize_params(seed=0), {"x": X}, {"y": np.ones((8, 8), np.float32)}
+    )
+    rtol, atol = TOLERANCE["float32"]
+    np.testing.assert_allclose(outputs["y"].numpy(), wanted["y"].numpy(), rtol, atol)
+    for name, slope in slopes.items():
+        np.testing.assert_allclose(gradients[name].numpy(), slope.numpy(), rtol, atol)
+
+
+def test_stages_micro_batches_and_zero_reach_the_plan() -> None:
+    model = make_deep()
+    shapes = dict.fromkeys(ml.compile(model, ml.NumpyBackend()).inputs, (8, 32))
+    found = ml.auto_tune(model, H100, input_shapes=shapes, devices=2, strategy_space="pipeline")
+    backend = ml.NumpyBackend(found.make_mesh())
+    plan = ml.compile(model, backend, shapes=shapes, partition_strategy=found).plan
+    assert len({stage.devices for stage in plan.stages}) == 2
+    assert plan.timetable.schedule is not None
+    step = ml.train_step(model, backend, ml.optim.sgd(0.1), shapes=shapes, partition_strategy=found)
+    assert {stage.devices for stage in step.plan.stages} >= {stage.devices for stage in plan.stages}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_zero_of_a_strategy_is_that_of_the_option(stage: int) -> None:
+    strategy = replace(MEGATRON, zero=stage, zero_axes=("data",), shardings={})
+    shapes = {"x": (8, 16)}
+    model = make_mlp(out=16)
+    model |= ml.MeanSquaredError(name="end")(input="y", target="x", output="loss")
+    strategy = replace(
+        strategy, parameters={**strategy.parameters, "down.weight": (16, 64), "down.bias": (16,)}
+    )
+    options = {"in_shardings": {"x": P("data")}, "zero": stage, "zero_axis": "data"}
+    backend = ml.NumpyBackend(MESH)
+    mine = ml.train_step(
+        model, backend, ml.optim.adam(0.1), shapes=shapes, partition_strategy=strategy
+    )
+    theirs = ml.train_step(model, backend, ml.optim.adam(0.1), shapes=shapes, **options)
+    assert mine.plan.list_issued() == theirs.plan.list_issued() != ()
+    assert mine.plan.memory().peak == theirs.plan.memory().peak
+    if stage == 1:  # a model alone has no state
+        compiled = ml.compile(model, backend, shapes=shapes, partition_strategy=strategy)
+        assert compiled.settings.zero.stage == 0
+
+
+def test_files_keep_all_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "strategy.json"
+    full = replace(
+        MEGATRON, stages={"up": 0, "blocks": (0, 1)}, axis="tensor", schedule="1f1b",
+        microbatch_size=2, zero=3, zero_axes=("data",), checkpointing=0.5,
+        in_shardings={"x": P(("data", "tensor"), None)}, context_parallel="ring",
+    )  # fmt: skip
+    full.save(path)
+    again = ml.Strategy.load(path)
+    assert again == full
+    assert again.findings == full.findings
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def change(**fields: object) -> str:
+    content = json.loads(MEGATRON.to_json())
+    return json.dumps({**content, **fields})
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{", "strategy is no JSON; "),
+        ("[]", "JSON holds no strategy: its 'format' is not 'mithril strategy'"),
+        (change(version=2), "strategy has version 2, and this Mithril reads versions up to 1"),
+        (change(zerro=1), "strategy has a field 'zerro', which says nothing here"),
+        (change(mesh={"data": "two"}), "strategy has a field of the wrong form; "),
+        (change(schedule="2f2b", axis="data"), "strategy says what cannot be; "),
+        (change(findings={"objective": "speed"}), "strategy says what cannot be; findings"),
+    ],
+)
+def test_files_that_hold_no_strategy(text: str, error: str, tmp_path: Path) -> None:
+    path = tmp_path / "strategy.json"
+    path.write_text(text)
+    with pytest.raises(ml.OptionError) as caught:
+        ml.Strategy.load(path)
+    assert str(caught.value).startswith(f"file '{path}': ")
+    assert error in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ml.OptionError, match=r"strategy '.*none.json' cannot be read; "):
+        ml.Strategy.load(tmp_path / "none.json")
+
+
+def test_another_mesh_and_another_model() -> None:
+    with pytest.raises(
+        ml.MeshError,
+        match=r"for Mesh\(data=2, tensor=2\), and the backend has Mesh\(data=4\); open a backend on that mesh",
+    ):
+        ml.compile(make_mlp(), ml.NumpyBackend(ml.Mesh(data=4)), partition_strategy=MEGATRON)
+    with pytest.raises(
+        ml.OptionError, match=r"is for another model, which has parameter 'up.weight'; tune for"
+    ):
+        compile_with(MEGATRON, make_gpt())
+    bigger = make_mlp()
+    bigger += ml.Linear(3, name="more")
+    with pytest.raises(ml.OptionError, match=r"which has no parameter 'more.weight'"):
+        compile_with(MEGATRON, bigger)
+    with pytest.raises(
+        ml.OptionError,
+        match=r"parameter 'up.weight' has shape \(64, 16\) there and \(32, 16\) here",
+    ):
+        compile_with(MEGATRON, make_mlp(32), shapes={"x": (8, 16)})
+    with pytest.raises(ml.OptionError, match="partition_strategy=a str is no strategy; give what"):
+        compile_with("data")
+    with pytest.raises(
+        ml.OptionError, match=r"splits 'up.wait', which is no parameter of its model"
+    ):
+        compile_with(replace(MEGATRON, shardings={"up.wait": P("tensor")}))
+
+
+def test_what_is_said_besides_must_not_contradict_it() -> None:
+    zero = replace(MEGATRON, zero=3, zero_axes=("data",))
+    with pytest.raises(
+        ml.OptionError, match="zero=2 contradicts partition_strategy, which says 3; leave it out"
+    ):
+        compile_with(zero, zero=2)
+    assert compile_with(zero, zero=3, zero_axis="data").settings.zero.stage == 3
+    with pytest.raises(
+        ml.OptionError, match=r"in_shardings of 'x'=.* contradicts partition_strategy"
+    ):
+        compile_with(MEGATRON, in_shardings=P(None, "tensor"))
+    annotated = make_mlp()
+    annotated.shard({"up.weight": P(None, "tensor")})
+    with pytest.raises(
+        ml.OptionError, match=r"splits parameter 'up.weight' as .*, and the model says "
+    ):
+        compile_with(MEGATRON, annotated)
+    staged = replace(MEGATRON, stages={"up": 0, "act": 0, "down": 1}, axis="tensor", shardings={})
+    placed = make_mlp()
+    placed.stage("up", 0)
+    placed.stage("act", 0)
+    placed.stage("down", 1)
+    with pytest.raises(ml.OptionError, match="the model places its layers itself; remove one"):
+        compile_with(staged, placed)
+    lone = ml.Linear(4)
+    with pytest.raises(ml.OptionError, match="is one layer; add it to a Model"):
+        compile_with(
+            replace(staged, parameters={"weight": (4, 8), "bias": (4,)}, inputs={"input": (8, 8)}),
+            lone,
+        )  # type: ignore[arg-type]
+
+
+def test_changes_of_a_strategy() -> None:
+    other = replace(MEGATRON, zero=3, zero_axes=("data",), shardings={"up.bias": P("tensor")})
+    rows = list(map(str, list_changes(MEGATRON, other)))
+    assert "  zero: 0 -> 3" in rows
+    assert "  parameter 'up.weight': P('tensor', None) -> nothing" in rows
+    assert list_changes(MEGATRON, MEGATRON) == []
+
+
+def test_context_of_attention_is_set_in_all_layers() -> None:
+    found = ml.auto_tune(make_gpt(), H100, input_shapes=TOKENS, devices=2, strategy_space="data")
+    mesh = {"context": 2}
+    split = {name: P(None, "context") for name in TOKENS}
+    ring = replace(
+        found, mesh=mesh, in_shardings=split, context_parallel="ring", zero=0, zero_axes=()
+    )
+    backend = ml.NumpyBackend(ml.Mesh(mesh))
+    plan = ml.compile(make_gpt(), backend, shapes=TOKENS, partition_strategy=ring).plan
+    assert "permute" in {kind for kind, *_ in plan.list_issued()}
+    plain = replace(ring, context_parallel="")
+    plan = ml.compile(make_gpt(), backend, shapes=TOKENS, partition_strategy=plain).plan
+    assert "permute" not in {kind for kind, *_ in plan.list_issued()}
+    assert IDS.shape == (16, 32)
