@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -44,38 +45,31 @@ def total(analysis: Any) -> int:
 
 
 def list_families(sizes: Sizes, params: Mapping[str, np.ndarray]) -> list[Family]:
-    """Return the ways of JAX to recompute.
+    """Return the ways of JAX to recompute: the blocks run in `lax.scan`.
+
+    One after another, XLA takes so long for as many blocks that nobody writes them so: its program
+    of 24 is 7 times as slow, and what is checkpointed in it is not computed again.
 
     Args:
         sizes: of the GPT.
         params: its parameters by name.
     """
-    placed = {name: jnp.asarray(x) for name, x in params.items()}
+    placed = {name: jnp.asarray(x) for name, x in jax_by_hand.stacked(params).items()}
     data = data_of(sizes, VOCABULARY)
     given = [jnp.asarray(data[name]) for name in INPUTS]
 
     def make(count: int, policy: Any) -> Side:
-        def block(params: Any, x: Any, name: str) -> Any:
-            return jax_by_hand.block(params, name, x, sizes.heads, jax_by_hand.unconstrained)
+        step = jax.value_and_grad(partial(checkpointed_loss, sizes=sizes, count=count, how=policy))
+        compiled = jax.jit(step).lower(placed, *given).compile()
 
-        again = jax.checkpoint(block, policy=policy, static_argnums=2)
-
-        def loss(params: Any, tokens: Any, target: Any) -> Any:
-            x = params["embed.weight"][tokens] + params["position.weight"][: tokens.shape[1]]
-            for i in range(sizes.layers):
-                x = (again if i < count else block)(params, x, f"block{i}")
-            return jax_by_hand.head_loss(params, x, target)
-
-        compiled = jax.jit(jax.value_and_grad(loss)).lower(placed, *given).compile()
-
-        def step() -> Any:
+        def run() -> Any:
             return jax.block_until_ready(compiled(placed, *given))
 
         def found() -> tuple[float, dict[str, np.ndarray]]:
-            value, slopes = step()
-            return float(value), {name: np.asarray(x) for name, x in slopes.items()}
+            value, slopes = run()
+            return float(value), unstacked(slopes, sizes.layers)
 
-        return Side(step, lambda: total(compiled.memory_analysis()), found)
+        return Side(run, lambda: total(compiled.memory_analysis()), found)
 
     policies = jax.checkpoint_policies
     kinds = {
@@ -93,3 +87,46 @@ def list_families(sizes: Sizes, params: Mapping[str, np.ndarray]) -> list[Family
         )
         for name, policy in kinds.items()
     ]
+
+
+def checkpointed_loss(
+    params: jax_by_hand.Params,
+    tokens: jax.Array,
+    target: jax.Array,
+    *,
+    sizes: Sizes,
+    count: int,
+    how: Any,
+) -> jax.Array:
+    """Return the loss of a GPT whose first blocks are checkpoints.
+
+    Args:
+        params: with those of the blocks stacked.
+        tokens: `[batch, context]`.
+        target: likewise.
+        sizes: of the GPT.
+        count: how many blocks are checkpoints.
+        how: the policy of `jax.checkpoint`.
+    """
+
+    def body(x: jax.Array, block: jax_by_hand.Params) -> tuple[jax.Array, None]:
+        same = jax_by_hand.unconstrained
+        return jax_by_hand.block(block, "block", x, sizes.heads, same), None
+
+    blocks = {name: x for name, x in params.items() if name.startswith("block.")}
+    x = params["embed.weight"][tokens] + params["position.weight"][: tokens.shape[1]]
+    again = jax.checkpoint(body, policy=how, prevent_cse=False)  # as JAX advises within a scan
+    for one, first, last in ((again, 0, count), (body, count, sizes.layers)):
+        if last > first:
+            x, _ = jax.lax.scan(one, x, {name: w[first:last] for name, w in blocks.items()})
+    return jax_by_hand.head_loss(params, x, target)
+
+
+def unstacked(params: Mapping[str, jax.Array], layers: int) -> dict[str, np.ndarray]:
+    """Return what is stacked by block under the names of each block."""
+    found: dict[str, np.ndarray] = {}
+    for name, x in params.items():
+        parts = list(x) if name.startswith("block.") else []
+        named = {name.replace("block.", f"block{i}.", 1): part for i, part in enumerate(parts)}
+        found |= {own: np.asarray(part) for own, part in (named or {name: x}).items()}
+    return found

@@ -62,12 +62,15 @@ def every_collective(x: Tensor, axes: tuple[str, ...], count: int) -> dict[str, 
     first, second = apply(AllReduce(axes, "sum"), x, x + x)
     turned, narrow = x.transpose(1, 0) + x, x[:, :count]
     flat = {
-        f"{op.name} {getattr(op, 'reduction', '')} {op.dimension} of several": op
-        for d in (0, 1)
-        for op in (
-            AllGather(axes, d, count),
-            *(ReduceScatter(axes, r, d, count) for r in ("sum", "max")),
-        )
+        **{f"all_gather {d} of several": AllGather(axes, d, count) for d in (0, 1)},
+        **{
+            f"reduce_scatter {r} {d} of several": ReduceScatter(axes, r, d, count)
+            for d in (0, 1)
+            for r in ("sum", "max")
+        },
+        **{f"all_to_all {d} of several": AllToAll(axes, d, 1 - d, count) for d in (0, 1)},
+        "permute of several": made["permute"],
+        "permute of some of several": made["permute of some"],
     }
     pending = apply(Start(AllReduce(axes, "sum")), x)
     work = x + x

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from mithril import ops
-from mithril.ir import Builder, Graph, Repeat, Start, Tensor, Wait
-from mithril.ir.verify import verify
-from mithril.mesh import Mesh, P, Sharding
+from mithril.ir import Builder, Repeat, Start, Tensor, Wait
+from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, AxisIndex, Permute, ReduceScatter
-from mithril.plan import Plan, Port, Program
-from mithril.plan.proof import prove_order
+from mithril.plan import Program
 from mithril.types import DType, TensorType
 
+from tests.algorithms.cases import program_of
 from tests.conformance.engines import BACKENDS, opened
 from tests.profiles import quick
 
@@ -29,20 +28,6 @@ class Ran:
 
     made: dict[str, list[np.ndarray]]
     rows: list[tuple[str, tuple[str, ...], int]] = field(default_factory=list)
-
-
-def program_of(graph: Graph, mesh: Mesh) -> Program:
-    """Return a program whose inputs and outputs have a part of their own on each device."""
-
-    def port(name: str, local: TensorType) -> Port:
-        whole = local.with_shape((local.shape[0] * mesh.size, *local.shape[1:]))
-        return Port(name, whole, Sharding.of(mesh, P(mesh.names), local.rank))
-
-    entering = tuple(port(value.name, value.type) for value in graph.inputs)
-    leaving = tuple(port(name, value.type) for name, value in graph.outputs.items())
-    program = Program(mesh, verify(graph), entering, leaving)
-    prove_order(Plan.of_program(mesh, program))
-    return program
 
 
 def run(backend: str, program: Program, values: Mapping[str, np.ndarray]) -> Ran:

@@ -32,6 +32,15 @@ def test_what_was_measured_of_several_devices_counts():
     assert both.serving(3).vector_rate == 0.9e9 * 2 / 3
 
 
+def test_links_that_somebody_replaced_stay():
+    """What was measured of several devices at work is how they compute."""
+    (level,) = WIDE.levels
+    measured = replace(WIDE, shared=((2, replace(WIDE, vector_rate=0.9e9)),))
+    slow = replace(measured, levels=(replace(level, bandwidth=1e3),))
+    assert slow.serving(2).levels == slow.levels
+    assert slow.serving(2).vector_rate == 0.9e9
+
+
 def test_an_engine_is_priced_with_the_part_that_a_device_has(monkeypatch):
     execution = Execution(devices_per_processor=4)
     monkeypatch.setattr(NumpyEngine, "execution", property(lambda self: execution))

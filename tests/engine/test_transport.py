@@ -24,6 +24,7 @@ from mithril.types import DType, TensorType
 
 KINDS = sorted(collectives())
 RING, MPI = Transport("ring", 8), Transport("mpi", 8, groups=True)
+GLOO = Transport("gloo", 8, groups=True, more=frozenset({"all_to_all", "permute"}))
 JACCL = Transport("jaccl", 8, more=frozenset({"reduce_scatter"}))
 PART = RING.within((0, 2, 4, 6))
 
@@ -46,6 +47,9 @@ PART = RING.within((0, 2, 4, 6))
         (MPI, "all_to_all", 4, Call("all_gather", 256, 4)),
         (JACCL, "reduce_scatter", 8, Call("reduce_scatter", 64, 8)),
         (JACCL, "reduce_scatter", 4, Call("all_reduce", 128, 8)),
+        (GLOO, "reduce_scatter", 4, Call("all_to_all", 64, 4)),
+        (GLOO, "all_to_all", 4, Call("all_to_all", 64, 4)),
+        (GLOO, "permute", 4, Call("permute", 64, 4)),
         (RING.within(tuple(range(8))), "all_reduce", 8, Call("all_reduce", 64, 8)),
         (MPI.within((0, 2, 4, 6)), "all_reduce", 4, Call("all_reduce", 64, 4)),
     ],

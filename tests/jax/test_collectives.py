@@ -176,7 +176,8 @@ def test_gspmd_refuses_algorithms(option: dict[str, object]) -> None:
         compiled.evaluate(compiled.randomize_params(), {"input": given})
     assert str(raised.value) == (
         "backend 'jax' has pjit_lowering_strategy='gspmd', by which XLA places collectives by "
-        "itself; collective_ops and communication_overlap_strategy='decompose' have no effect with "
+        "itself; collective_ops, communication_overlap_strategy='decompose', "
+        "pipeline_communication and what stands for all of them have no effect with "
         "it; leave out either"
     )
 

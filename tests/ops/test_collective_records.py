@@ -85,7 +85,7 @@ class Broadcast(Collective):
     """Every device gets the value of one: a collective of which nothing else in Mithril knows."""
 
     name: ClassVar[str] = "broadcast_from"
-    fallback: ClassVar[type[Collective] | None] = AllGather
+    fallbacks: ClassVar[tuple[type[Collective], ...]] = (AllGather,)
     root: int
 
     def infer(self, inputs: Sequence[TensorType]) -> list[TensorType]:

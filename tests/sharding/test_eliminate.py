@@ -6,9 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from mithril.sharding.eliminate import TABLE_CAP, Table, Work, minimise
+from mithril.sharding.eliminate import Answer, Table, Work, eliminate
+from mithril.sharding.narrow import minimise
+
+from tests.profiles import scaled
 
 
 @st.composite
@@ -37,11 +40,12 @@ def price(tables: list[Table], values: dict[int, int]) -> float:
 @given(problems())
 def test_minimum_is_that_of_trying_everything(problem: tuple[list[int], list[Table]]) -> None:
     domains, tables = problem
-    picked, found, is_exact = minimise(domains, tables)
+    answer = eliminate(domains, tables)
+    picked, found = answer.picked, answer.cost
     best = min(
         price(tables, dict(enumerate(values))) for values in itertools.product(*map(range, domains))
     )
-    assert is_exact
+    assert answer.is_exact
     assert found == best
     assert price(tables, picked) == best
 
@@ -52,17 +56,44 @@ def test_a_table_over_the_cap_is_said_to_be_inexact() -> None:
         Table((i, j), rng.integers(0, 9, (4, 4)).astype(float))
         for i, j in itertools.combinations(range(6), 2)
     ]
-    exact = minimise([4] * 6, tables)
-    capped = minimise([4] * 6, tables, cap=20)
-    assert exact[2]
-    assert not capped[2]
-    assert capped[1] >= exact[1]
-    assert price(tables, capped[0]) == capped[1]
+    exact = eliminate([4] * 6, tables)
+    capped = eliminate([4] * 6, tables, cap=20)
+    assert exact.is_exact
+    assert not capped.is_exact
+    assert capped.bound <= exact.cost <= capped.cost
+    assert price(tables, capped.picked) == capped.cost
 
 
-def eliminate_plainly(
-    domains: list[int], tables: list[Table], cap: int = TABLE_CAP
-) -> tuple[dict[int, int], list[int]]:
+@given(problems(), st.integers(2, 9))
+def test_over_the_cap_there_is_a_bound(problem: tuple[list[int], list[Table]], cap: int) -> None:
+    domains, tables = problem
+    exact, capped = eliminate(domains, tables), eliminate(domains, tables, cap)
+    assert capped.bound <= exact.cost + 1e-9
+    assert capped.cost >= exact.cost
+    if not np.isinf(capped.cost):
+        assert price(tables, capped.picked) == pytest.approx(capped.cost)
+
+
+@settings(max_examples=scaled(200))
+@given(problems(), st.integers(2, 9))
+def test_with_fewer_values_the_bound_holds_and_is_no_lower(
+    problem: tuple[list[int], list[Table]], cap: int
+) -> None:
+    domains, tables = problem
+    if not tables:
+        return
+    exact, capped = eliminate(domains, tables), eliminate(domains, tables, cap)
+    narrowed = minimise(domains, tables, cap)
+    assert narrowed.bound <= exact.cost * (1 + 1e-8) + 1e-6
+    assert narrowed.bound >= capped.bound - 1e-6
+    assert exact.cost - 1e-9 <= narrowed.cost <= capped.cost
+    if np.isfinite(narrowed.cost):
+        assert price(tables, narrowed.picked) == pytest.approx(narrowed.cost)
+    if narrowed.is_exact:
+        assert narrowed.cost == pytest.approx(exact.cost)
+
+
+def eliminate_plainly(domains: list[int], tables: list[Table]) -> tuple[dict[int, int], list[int]]:
     """Return what is picked, and the order of the variables, as the module's text says it."""
     left = list(tables)
     trail: list[tuple[int, tuple[int, ...], np.ndarray]] = []
@@ -78,15 +109,6 @@ def eliminate_plainly(
         mine = [t for t in left if variable in t.variables]
         left = [t for t in left if variable not in t.variables]
         remaining.discard(variable)
-        if sizes[variable] > cap:
-            hopeful = sum(extend(t, (variable,)) for t in mine)
-            value = int(np.asarray(hopeful).argmin())
-            trail.append((variable, (), np.array(value)))
-            for t in mine:
-                at = t.variables.index(variable)
-                rest = t.variables[:at] + t.variables[at + 1 :]
-                left.append(Table(rest, t.costs.take(value, axis=at)))
-            continue
         total = np.zeros([domains[v] for v in (*others, variable)])
         for t in mine:
             total = total + extend(t, (*others, variable))
@@ -124,14 +146,14 @@ def repetitions(draw: st.DrawFn) -> tuple[list[int], list[Table]]:
     return sizes, repeated
 
 
-@pytest.mark.parametrize("cap", [TABLE_CAP, 6])
 @given(problem=repetitions())
 def test_ties_and_order_are_those_of_the_plain_algorithm(
-    problem: tuple[list[int], list[Table]], cap: int
+    problem: tuple[list[int], list[Table]],
 ) -> None:
     domains, tables = problem
-    picked, found, _ = minimise(domains, tables, cap)
-    expected, order = eliminate_plainly(domains, tables, cap)
+    answer = eliminate(domains, tables)
+    picked, found = answer.picked, answer.cost
+    expected, order = eliminate_plainly(domains, tables)
     assert list(picked) == order[::-1]
     assert found == price(tables, picked) == price(tables, expected)
     if np.isfinite(found):  # where everything is forbidden, nothing is better than anything else
@@ -153,8 +175,8 @@ def chain(length: int) -> tuple[list[int], list[Table]]:
 
 def test_work_grows_with_the_variables_and_entries_do_not_where_blocks_repeat() -> None:
     small, large = Work(), Work()
-    minimise(*chain(12), work=small)
-    minimise(*chain(24), work=large)
+    eliminate(*chain(12), work=small)
+    eliminate(*chain(24), work=large)
     assert (small.steps, large.steps) == (36, 72)
     assert large.compared <= 2.2 * small.compared
     assert large.compared <= 3 * large.steps
@@ -164,10 +186,10 @@ def test_work_grows_with_the_variables_and_entries_do_not_where_blocks_repeat() 
 
 def test_a_small_difference_decides_beside_a_large_sum() -> None:
     tables = [Table((0,), np.full(2, 2.0**60)), Table((0,), np.array([1.0, 0.0]))]
-    assert minimise([2], tables) == ({0: 1}, 2.0**60, True)
+    assert eliminate([2], tables) == Answer({0: 1}, 2.0**60, 2.0**60)
 
 
 def test_where_everything_is_forbidden_the_minimum_says_so() -> None:
     tables = [Table((0, 1), np.full((2, 2), np.inf)), Table((2,), np.array([3.0, 1.0]))]
-    picked, found, is_exact = minimise([2, 2, 2], tables)
-    assert (picked[2], found, is_exact) == (1, np.inf, True)
+    answer = eliminate([2, 2, 2], tables)
+    assert (answer.picked[2], answer.cost, answer.is_exact) == (1, np.inf, True)

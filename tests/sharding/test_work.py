@@ -8,7 +8,8 @@ from importlib import import_module
 import mithril as ml
 import pytest
 from mithril import P
-from mithril.sharding.eliminate import Work, minimise
+from mithril.sharding.eliminate import Work
+from mithril.sharding.narrow import minimise
 
 SHALLOW, DEEP = 6, 12
 

@@ -8,10 +8,12 @@ import mithril as ml
 import pytest
 import torch
 from mithril import ops
+from mithril.ir import Op
+from mithril.ops.attention import Attention, AttentionGradient
 from mithril.types import DType, TensorType
 from mithril_torch import engine as engines
 from mithril_torch.kernels.callable import kernels_on
-from mithril_torch.kernels.workspaces import WORKSPACES
+from mithril_torch.kernels.workspaces import ORDERED, WORKSPACES
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.prediction_cases import make_case
@@ -55,6 +57,25 @@ def test_kernels_take_what_their_table_says(name: str) -> None:
     most, results = count_peak(lambda: run(*operands))
     largest = max(type.nbytes for type in types)
     assert (most - results) / largest == pytest.approx(dict(WORKSPACES)[name], abs=0.05)
+
+
+@pytest.mark.parametrize("op", [Attention, AttentionGradient])
+@pytest.mark.parametrize("turned", ["rows", "heads"])
+def test_attention_copies_operands_that_do_not_lie_in_order(op: type[Op], turned: str) -> None:
+    """Each by itself, as the table says: rows, or all, of it have to."""
+    heads, lines = TensorType((8, 16, 4, 32), FLOAT), TensorType((8, 4, 16), FLOAT)
+    types = [heads, heads, heads] + ([heads, lines, heads] if op is AttentionGradient else [])
+    run = kernels_on("cpu")[op.name](op(causal=True, scale=1.0), types)  # type: ignore[call-arg]
+    operands = [make(type) for type in types]
+    in_order = count_peak(lambda: run(*operands))[0]
+    for at, part in enumerate(dict(ORDERED)[op.name]):
+        if part:
+            last = (2, 3) if turned == "rows" else (1, 2)
+            other = operands[at].transpose(*last).contiguous().transpose(*last)
+            given = [*operands[:at], other, *operands[at + 1 :]]
+            more = heads.nbytes if turned == "rows" or part == "all" else 0
+            found = count_peak(lambda given=given: run(*given))[0] - in_order
+            assert found == pytest.approx(more, abs=heads.nbytes / 100)
 
 
 @pytest.mark.parametrize("model", ["MLP", "GPT", "MoE"])

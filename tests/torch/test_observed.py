@@ -11,10 +11,10 @@ import pytest
 from mithril.engine import Engine
 from mithril.ir import Builder
 from mithril.mesh import Mesh, P, Sharding
-from mithril.ops.collective import AllReduce, Collective, Permute, ReduceScatter
+from mithril.ops.collective import AllToAll, Collective, Permute, ReduceScatter
 from mithril.plan import Port, Program
 from mithril.types import DType, TensorType
-from mithril_torch.executors.observed import kind_of, match_program, match_rows
+from mithril_torch.executors.observed import kind_of, match_program, match_rows, to_plan_row
 
 from tests.runtime.scripts import ran
 
@@ -55,7 +55,7 @@ def test_a_rank_that_is_left_out_tells_of_the_whole_permute() -> None:
     program = permuting(Mesh(a=4), ((0, 3),))
 
     def observed(**changes: Any) -> list[tuple[str, tuple[str, ...], int]]:
-        row = {"op": "alltoall_base_", "axes": ["a"], "ranks": [0, 1, 2, 3], "has_splits": True}
+        row = {"op": "alltoall_base_", "axes": ["a"], "ranks": [0, 1, 2, 3], "partners": 1}
         return [issued.row for issued in match_program(program, [{**row, "bytes": 0, **changes}])]
 
     assert observed() == observed(bytes=24) == list(program.list_issued())
@@ -65,9 +65,9 @@ def test_a_rank_that_is_left_out_tells_of_the_whole_permute() -> None:
     assert list(match_program(program, [])) == []
 
 
-def test_an_all_reduce_carries_a_scatter_out() -> None:
-    """Gloo has no other way; what a plan reduces is still told apart from what it scatters."""
-    scatter, total = ReduceScatter(("a",), "sum", 0, 2), AllReduce(("a",), "sum")
+def test_an_all_to_all_carries_a_scatter_out() -> None:
+    """Gloo has no other; what a plan exchanges is still told apart from what it scatters."""
+    scatter, moved = ReduceScatter(("a",), "sum", 0, 2), AllToAll(("a",), 0, 0, 2)
 
     def program(*given: Collective) -> Program:
         builder, mesh, local = Builder(), Mesh(a=2), TensorType((4,), DType.float32)
@@ -78,21 +78,30 @@ def test_an_all_reduce_carries_a_scatter_out() -> None:
         return Program(mesh, builder.build(made), (Port("x", local, whole),), leaving)
 
     def seen(kind: str, nbytes: int = 16) -> dict[str, Any]:
-        row = {"op": kind, "axes": ["a"], "ranks": [0, 1], "has_splits": False}
+        row = {"op": kind, "axes": ["a"], "ranks": [0, 1], "partners": 2}
         return row | {"bytes": nbytes}
 
-    both, reduced = program(scatter, total), ("all_reduce", ("a",), 16)
+    both, exchanged = program(scatter, moved), ("all_to_all", ("a",), 16)
     scattered = ("reduce_scatter", ("a",), 16)
-    issued = match_program(both, [seen("allreduce_"), seen("allreduce_")])
-    assert [told.row for told in issued] == [scattered, reduced] == list(both.list_issued())
-    unordered = match_rows(both, [reduced, reduced])
-    assert [told.row for told in unordered] == [scattered, reduced]
-    for wrong in (seen("allreduce_", 8), seen("_allgather_base_")):
+    issued = match_program(both, [seen("alltoall_base_"), seen("all_to_all_single")])
+    assert [told.row for told in issued] == [scattered, exchanged] == list(both.list_issued())
+    apart = match_program(both, [seen("alltoall_base_", 8) | {"partners": 1}])
+    assert [told.row for told in apart] == [scattered], "a process sends nothing to itself"
+    unordered = match_rows(both, [exchanged, exchanged])
+    assert [told.row for told in unordered] == [scattered, exchanged]
+    for wrong in (seen("alltoall_base_", 8), seen("allreduce_"), seen("_allgather_base_")):
         (told,) = match_program(program(scatter), [wrong])
         assert told.kind != "reduce_scatter"
         assert told.origin is None
-    (told,) = match_program(program(total), [seen("_reduce_scatter_base_")])
-    assert told.origin is None, "what is to be whole is not scattered"
+    (told,) = match_program(program(moved), [seen("_reduce_scatter_base_")])
+    assert told.origin is None, "what is to be exchanged is not reduced"
+
+
+def test_what_all_others_get_is_an_exchange() -> None:
+    row = {"op": "alltoall_base_", "axes": ["a"], "ranks": [0, 1, 2], "bytes": 16}
+    found = [to_plan_row(row | {"partners": partners}) for partners in (0, 1, 2, 3)]
+    permuted, exchanged = ("permute", ("a",), 16), ("all_to_all", ("a",), 24)
+    assert found == [permuted, permuted, exchanged, ("all_to_all", ("a",), 16)]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from mithril import P
 from mithril_torch.eject import standalone
-from mithril_torch.program.runtime_library.collectives import flatten_elements
+from mithril_torch.program.runtime_library.exchange_layout import flatten_elements
 
 DTYPES = (torch.float32, torch.bfloat16, torch.bool, torch.float64, torch.int8)
 

@@ -267,7 +267,7 @@ def test_what_differs_from_the_plan_is_an_error() -> None:
     def row(op: str, peer: int, tag: int, bytes: int = size) -> dict[str, Any]:
         return {
             "op": op, "peer": peer, "tag": tag, "bytes": bytes, "axes": ["sends"], "ranks": [0, 1],
-            "has_splits": False,
+            "partners": 2,
         }  # fmt: skip
 
     sent = [row("send", 1, first), row("send", 1, second)]

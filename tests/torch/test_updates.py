@@ -11,7 +11,7 @@ import pytest
 import torch
 from mithril import ops
 from mithril.engine.reuse import reuse_donated
-from mithril.ir import Builder, Graph
+from mithril.ir import Builder, Graph, Phase
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllReduce
 from mithril.partition.overlap.defer import defer_uncritical
@@ -205,3 +205,23 @@ def test_what_is_put_off_is_not_written_over() -> None:
     text = write(program_of(Mesh(a=2), defer_uncritical(graph))).text
     assert text.index("adamw_steps(") < text.index("torch.neg(") < text.index("torch.mul(")
     assert "own=(False, True, True)" in text
+
+
+def test_updates_wait_for_their_own_gradients() -> None:
+    """Of gradients that two sums bring, in the order of these; of one sum there is one call."""
+    builder = Builder()
+    one = TensorType((3,), DType.float32)
+    given = [[builder.input(one, f"{what}{n}") for what in "pgmv"] for n in range(4)]
+    rate = builder.input(TensorType((), DType.float32), "rate")
+    count = builder.input(TensorType((), DType.int32), "count")
+    sums = AllReduce(("a",), "sum")
+    late = builder.apply(sums, given[2][1], given[3][1])
+    last = builder.apply(sums, given[0][1], given[1][1])
+    made = {}
+    with builder.at(phase=Phase.update):
+        for n, ((p, _, m, v), g) in enumerate(zip(given, [*last, *late], strict=True)):
+            made[f"p{n}"] = ops.adamw_step(p, g, m, v, rate, count, **STEP)[0]
+    graph = gather_updates(builder.build(made))
+    calls = [node for node in graph.nodes if isinstance(node.op, AdamWSteps)]
+    names = [[value.name for value in node.inputs[:2]] for node in calls]
+    assert names == [["p2", "p3"], ["p0", "p1"]]

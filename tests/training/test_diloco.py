@@ -8,6 +8,7 @@ import pytest
 from mithril import P
 from mithril.errors import MeshError, OptionError, PlanError, ShapeError, ShardingError
 from mithril.runtime.training import DilocoStep
+from mithril.trees import flatten
 
 from tests.conformance.engines import BACKENDS, opened
 from tests.tolerances import TOLERANCE
@@ -276,3 +277,17 @@ def test_models_with_stages_are_refused() -> None:
         ml.train_step(
             model, ml.NumpyBackend(ml.Mesh(pod=2, pipeline=2)), rule, shapes=make_shapes(P("pod"))
         )
+
+
+def test_memory_counts_what_waits_for_the_outer_step() -> None:
+    step = open_step(ml.NumpyBackend(ml.Mesh(pod=2, data=2)))
+    before = step.memory()
+    state = step.init(seed=0)
+    leaves: list[ml.Array] = []
+    flatten([state.optimizer.anchor, state.optimizer.outer], leaves)
+    after, kept = step.memory(), sum(x.type.nbytes for x in leaves)
+    assert after.peak == before.peak + kept
+    row, earlier = after.fullest, before.fullest
+    assert row.parts["optimizer"] == earlier.parts["optimizer"] + kept
+    assert sum(one.bytes for one in row.alive) == sum(one.bytes for one in earlier.alive) + kept
+    assert [size - kept for size in row.curve] == list(earlier.curve)

@@ -56,9 +56,6 @@ def test_options_without_an_effect_are_refused() -> None:
     assert refusal(ml.OptionError, offload_optimiser=True).startswith(
         "train_step() has no option 'offload_optimiser'; did you mean 'offload_optimizer'?; options: "
     )
-    assert refusal(ml.OptionError, auto_partition=True) == (
-        "option auto_partition=True of train_step() is not available yet; leave it out"
-    )
     assert refusal(ml.BackendError, backend="numpy") == (
         "train_step() takes a backend, not 'numpy'; open one, such as ml.NumpyBackend()"
     )

@@ -187,8 +187,9 @@ class JaxEngine(Engine):
         if is_left_to_xla and any(row.cause.algorithm for row in plan.collectives()):
             raise OptionError(
                 "backend 'jax' has pjit_lowering_strategy='gspmd', by which XLA places collectives "
-                "by itself; collective_ops and communication_overlap_strategy='decompose' have no "
-                "effect with it; leave out either"
+                "by itself; collective_ops, communication_overlap_strategy='decompose', "
+                "pipeline_communication and what stands for all of them have no effect with it; "
+                "leave out either"
             )
         if is_left_to_xla and plan.policy is not None:
             raise BackendError(
@@ -203,7 +204,8 @@ class JaxEngine(Engine):
         """Turn a graph on whole tensors into a jitted function, if that is the strategy."""
         if self.options.pjit_lowering_strategy != "gspmd" or self.mesh.size == 1:
             return self.lower(program, donate)
-        kernels = kernels_for(self.name, kernels_on(self.platform))
+        # Those of a platform are for what a device has: joined dimensions could not stay split.
+        kernels = kernels_for(self.name, KERNELS)
         function = whole_function(whole, program, self.opened, kernels)
         kind = MeasuredExecutable if self.is_measuring else JaxExecutable
         return kind(program, function, self.opened, self.options, tuple(donate), flagged=False)

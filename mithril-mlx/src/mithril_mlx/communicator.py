@@ -334,13 +334,10 @@ def _all_reduce(communicator: Communicator, op: AllReduce, members: _Members) ->
 
 def _all_gather(communicator: Communicator, op: AllGather, members: _Members) -> Run:
     def run(*operands: mx.array) -> Any:
-        if len(operands) == 1:
-            return mx.concatenate(list(members.parts(operands[0])), axis=op.dimension)
-        shapes = [x.shape for x in operands]
-        parts = [_cut(part, shapes) for part in members.parts(_flatten(operands))]
-        return tuple(
-            mx.concatenate(list(own), axis=op.dimension) for own in zip(*parts, strict=True)
+        found = tuple(
+            mx.concatenate(list(own), axis=op.dimension) for own in _list_parts(members, operands)
         )
+        return found if len(found) > 1 else found[0]
 
     return run
 
@@ -368,10 +365,13 @@ def _reduce_scatter(communicator: Communicator, op: ReduceScatter, members: _Mem
 
 
 def _all_to_all(communicator: Communicator, op: AllToAll, members: _Members) -> Run:
-    def run(x: mx.array) -> mx.array:
-        parts = members.parts(x)
+    def join(parts: Sequence[mx.array]) -> mx.array:
         mine = [_split_dimension(part, op.split, op.count)[members.index] for part in parts]
         return mx.concatenate(mine, axis=op.concat)
+
+    def run(*operands: mx.array) -> Any:
+        found = tuple(map(join, _list_parts(members, operands)))
+        return found if len(found) > 1 else found[0]
 
     return run
 
@@ -379,9 +379,28 @@ def _all_to_all(communicator: Communicator, op: AllToAll, members: _Members) -> 
 def _permute(communicator: Communicator, op: Permute, members: _Members) -> Run:
     """Who gets nothing takes part all the same: its zeros wait for what the others exchange."""
     source = op.sources.get(members.index)
-    if source is None:
-        return lambda x: mx.depends([mx.zeros_like(x)], list(members.parts(x)))[0]
-    return lambda x: members.parts(x)[source]
+
+    def take(x: mx.array, parts: Sequence[mx.array]) -> mx.array:
+        if source is not None:
+            return parts[source]
+        nothing: mx.array = mx.depends([mx.zeros_like(x)], list(parts))[0]
+        return nothing
+
+    def run(*operands: mx.array) -> Any:
+        found = tuple(map(take, operands, _list_parts(members, operands)))
+        return found if len(found) > 1 else found[0]
+
+    return run
+
+
+def _list_parts(members: _Members, operands: Sequence[mx.array]) -> Sequence[Sequence[mx.array]]:
+    """Return the values of all members of each operand, which travel together."""
+    if len(operands) == 1:
+        return [members.parts(operands[0])]
+    shapes = [x.shape for x in operands]
+    return list(
+        zip(*(_cut(part, shapes) for part in members.parts(_flatten(operands))), strict=True)
+    )
 
 
 def _split_dimension(x: mx.array, dimension: int, count: int) -> list[mx.array]:

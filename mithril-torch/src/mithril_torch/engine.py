@@ -19,8 +19,10 @@ from mithril.engine.arena import Arrange
 from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Produce
 from mithril.engine.reuse import reuse_donated
+from mithril.engine.transport import Transport
 from mithril.errors import BackendError, OptionError
 from mithril.mesh import Mesh, Sharding
+from mithril.ops.collective import AllToAll, Permute
 from mithril.ops.host import uses_host
 from mithril.plan import Execution, Plan, Program
 from mithril.plan.timetable import Transfer
@@ -32,9 +34,9 @@ from mithril_torch.executors.lockstep import LockstepExecutor
 from mithril_torch.executors.workers import WorkersExecutor
 from mithril_torch.interop.torch_interop import TorchInterop
 from mithril_torch.kernels.callable import kernels_on
-from mithril_torch.kernels.workspaces import WORKSPACES
+from mithril_torch.kernels.workspaces import ORDERED, WORKSPACES
 from mithril_torch.launch.distributed import Job, job_of, join
-from mithril_torch.options import TorchOptions
+from mithril_torch.options import LIBRARIES, TorchOptions
 from mithril_torch.program.arena import IN_ARENA
 from mithril_torch.program.codegen_options import CodegenOptions, codegen_options_of
 from mithril_torch.program.layout_log import log_layout, log_plan
@@ -156,6 +158,7 @@ class TorchEngine(Engine):
             adds_narrow=not in_turn,
             workspaces=WORKSPACES if self.device == "cpu" else (),
             orders_products=LEAST_PRODUCTS if is_written and self.codegen.uses_onednn else 0,
+            ordered=ORDERED if self.device == "cpu" else (),
             in_arena=IN_ARENA if self.codegen.arrange else (),
         )
 
@@ -164,6 +167,14 @@ class TorchEngine(Engine):
         """`gloo` or `nccl`; none where one process has all devices."""
         is_here = isinstance(self.executor, LockstepExecutor) or self.mesh.size == 1
         return "" if is_here else self.options.library(self.device)
+
+    @property
+    def transport(self) -> Transport | None:
+        """Gloo, which has no reduce_scatter; None for NCCL, which has all collectives."""
+        if self.library != (gloo := LIBRARIES["cpu"]):
+            return None
+        more = frozenset({AllToAll.name, Permute.name})
+        return Transport(gloo, self.mesh.size, groups=True, more=more, reaches_all=True)
 
     @property
     def keeps_on_host(self) -> bool:

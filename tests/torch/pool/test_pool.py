@@ -197,21 +197,21 @@ def test_recorded_collectives(pool: Pool):
         "    dist.all_reduce(x, group=alone)\n"
         "    step[0] = 8\n"
         "    dist.all_gather_into_tensor(pair, x)\n"
-        "    dist.all_to_all_single(pair[:3], pair[:3].clone(), [2 - rank, 1 + rank], "
-        "[2 - rank, 1 + rank])\n"
+        "    dist.all_to_all_single(pair[:3], pair[:3].clone(), [3 * rank, 3 - 3 * rank], "
+        "[3 * rank, 3 - 3 * rank])\n"
         "    dist.all_to_all_single(pair, pair.clone())\n"
         "    return [functional.all_reduce(pair.half(), 'sum', dist.group.WORLD).clone()]",
     )
     outputs, rows = pool.run_recorded(program, [], 1)
     np.testing.assert_array_equal(array(pool.fetch(outputs[0], 0)), [2] * 8)
     for rank in range(2):
-        told = [(r["op"], r["ranks"], r["bytes"], r["has_splits"], r["step"]) for r in rows[rank]]
+        told = [(r["op"], r["ranks"], r["bytes"], r["partners"], r["step"]) for r in rows[rank]]
         assert told == [
-            ("allreduce_", [rank], 16, False, 7),
-            ("_allgather_base_", [0, 1], 16, False, 8),
-            ("alltoall_base_", [0, 1], 12, True, 8),
-            ("alltoall_base_", [0, 1], 32, False, 8),
-            ("all_reduce", [0, 1], 16, False, 8),
+            ("allreduce_", [rank], 16, 1, 7),
+            ("_allgather_base_", [0, 1], 16, 2, 8),
+            ("alltoall_base_", [0, 1], 12, 1, 8),
+            ("alltoall_base_", [0, 1], 32, 2, 8),
+            ("all_reduce", [0, 1], 16, 2, 8),
         ]
         assert [(r["dtype"], r["shape"]) for r in rows[rank]][-1] == ("float16", [8])
 

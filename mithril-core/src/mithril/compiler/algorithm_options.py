@@ -11,7 +11,6 @@ from mithril.mesh import Mesh, coarse
 from mithril.ops.collective import AllReduce, collectives
 from mithril.partition.algorithms import ALGORITHMS, AS_ENGINES_DO, KNOWN, NATIVE, Algorithms
 from mithril.partition.algorithms.asked import HIERARCHICAL
-from mithril.plan import Plan
 
 OPTION = "collective_ops"
 LIBRARIES = ("gloo", "jaccl", "mpi", "nccl", "rccl", "ucc", "xla")
@@ -137,20 +136,4 @@ def _is_prime(size: int) -> bool:
     return size > 1 and all(size % factor for factor in range(2, size))
 
 
-def note_algorithms(plan: Plan, asked: Algorithms) -> Plan:
-    """Return a plan that says so where what was asked for changes nothing in it."""
-    rows = plan.collectives() if asked.of else ()
-    if not asked.of or any(row.cause.algorithm is not None for row in rows):
-        return plan
-    own = any(row.kind in asked.of for row in rows)
-    why = (
-        "the backend's own collectives are predicted to take least time, or are all that devices "
-        "along these axes can do"
-        if own
-        else "it exchanges nothing by such collectives"
-    )
-    note = f"{asked.said} changes nothing in this plan: {why}"
-    return replace(plan, notes=(*plan.notes, note))
-
-
-__all__ = ["note_algorithms", "read_algorithms"]
+__all__ = ["read_algorithms"]

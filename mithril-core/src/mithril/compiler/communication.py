@@ -1,26 +1,57 @@
-"""What the passes over communication did to a plan, where an option asked for all of them."""
+"""What the passes over communication did to a plan, for its readers: one note for each option."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from mithril.compiler.compression import describe_compression, describe_gathers
+from mithril.compiler.request import PlanOptions
+from mithril.partition.algorithms import Algorithms
 from mithril.partition.decompose import CHUNKS, RING
 from mithril.plan import Plan
 from mithril.plan.program import Collective
 
 
-def tell_optimization(plan: Plan, said: str) -> Plan:
-    """Return a plan with a note of what the passes over communication did.
+def note_communication(plan: Plan, options: PlanOptions, *, has_gradients: bool) -> Plan:
+    """Return a plan with notes of what the passes over communication did, as far as asked for.
 
     Args:
         plan: after all of them.
-        said: the option that asked for them; empty where none did, and nothing is noted.
+        options: that asked for them.
+        has_gradients: whether the plan computes any.
     """
-    if not said:
-        return plan
-    done = ", ".join(_describe(plan)) or "the plan communicates as little without them"
-    return replace(plan, notes=(*plan.notes, f"{said}: {done}"))
+    notes = [
+        *_describe_algorithms(plan, options.algorithms),
+        *_describe_all(plan, options.optimization),
+        *describe_gathers(plan, options.gather),
+        *(describe_compression(plan, options.compression) if has_gradients else ()),
+    ]
+    return replace(plan, notes=(*plan.notes, *notes))
+
+
+def _describe_algorithms(plan: Plan, asked: Algorithms) -> Iterator[str]:
+    """Yield why what was asked for changes nothing in a plan, if it does not."""
+    if not asked.of:
+        return
+    rows = plan.collectives()
+    if any(row.cause.algorithm and not _has_algorithm(row, RING, CHUNKS) for row in rows):
+        return
+    own = any(row.kind in asked.of for row in rows)
+    why = (
+        "the backend's own collectives are predicted to take least time, or are all that devices "
+        "along these axes can do"
+        if own
+        else "it exchanges nothing by such collectives"
+    )
+    yield f"{asked.said} changes nothing in this plan: {why}"
+
+
+def _describe_all(plan: Plan, said: str) -> Iterator[str]:
+    """Yield what all passes did, where one option asked for them."""
+    if said:
+        done = ", ".join(_describe(plan)) or "the plan communicates as little without them"
+        yield f"{said}: {done}"
 
 
 def _describe(plan: Plan) -> Iterator[str]:
@@ -54,4 +85,4 @@ def _is_first_step(row: Collective) -> bool:
     return row.cause.algorithm is None or row.cause.algorithm.step == 1
 
 
-__all__ = ["tell_optimization"]
+__all__ = ["note_communication"]

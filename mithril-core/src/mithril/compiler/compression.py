@@ -6,6 +6,7 @@ Parameters at rest that are gathered in fewer bits are here, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from mithril.compiler.compression_options import check_stateless
 from mithril.compiler.request import PlanOptions, Request
@@ -82,13 +83,12 @@ def describe_gathers(plan: Plan, dtype: DType | None) -> tuple[str, ...]:
 def _describe_saving(plan: Plan, rows: Sequence[Collective]) -> str:
     """Return how many bytes a device sends in some collectives, and would without compression."""
     plain = sum(row.times * row.cause.plain_bytes for row in rows)
-    mesh = plan.mesh
-    sizes = {axis: size for stage in plan.stages for axis, size in stage.program.mesh.sizes.items()}
+    sizes = dict(plan.mesh.sizes)
+    for stage in plan.stages:  # which may have sub-axes
+        sizes |= stage.program.mesh.sizes
     sent = 0.0
     for row in rows:
-        group = 1
-        for axis in row.axes:
-            group *= sizes.get(axis) or mesh.axis_size(axis)
+        group = prod(sizes[axis] for axis in row.axes)
         sent += row.times * class_of(row.kind).traffic(row.bytes, group).bytes
     return f"a device sends {round(sent)} bytes a step in place of {round(plain)}"
 

@@ -13,17 +13,8 @@ from mithril.errors import OptionError, listing, nearest
 from mithril.options import Precision, choose_name, float_dtype
 from mithril.types import DType, to_python
 
-BACKEND_LATER = frozenset({
-    "auto_sharding", "auto_sharding_config", "executor",
-})  # fmt: skip
+BACKEND_LATER = frozenset({"executor"})
 """Options of every backend that the guides describe and that are not available yet."""
-
-COMPILE_LATER = frozenset({
-    "auto_partition", "max_memory_per_device", "partition_constraints", "partition_objective",
-    "partition_search_space",
-})  # fmt: skip
-"""Options of compile that the guides describe and that are not available yet."""
-
 
 OF_MODELS = {
     "activation_offload": "only a model has a forward and a backward; use ml.checkpoint",
@@ -40,6 +31,11 @@ OF_MODELS = {
     "pipeline_communication": "give it to the backend",
     "spill_threshold_mb": "give it to compile",
     "spill_to_host": "give it to compile",
+    "auto_partition": "give it to ml.compile for a model",
+    "max_memory_per_device": "give it to ml.compile for a model",
+    "partition_constraints": "give it to ml.compile for a model",
+    "partition_objective": "give it to ml.compile for a model",
+    "partition_search_space": "give it to ml.compile for a model",
     "accumulate": "cut the batch in the function, with ml.scan",
     "gather_dtype": "only a model has parameters that are gathered",
     "gradient_compression": "only a model has parameters whose gradients are known",

@@ -16,20 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from mithril.compiler.algorithm_options import note_algorithms
+from mithril.compiler.bucket_choice import choose_buckets
 from mithril.compiler.collector import pause_collector
-from mithril.compiler.communication import tell_optimization
-from mithril.compiler.compression import (
-    compress,
-    describe_compression,
-    describe_gathers,
-    mark,
-    narrow,
-)
+from mithril.compiler.communication import note_communication
+from mithril.compiler.compression import compress, mark, narrow
 from mithril.compiler.overlap import place_in_plan
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
+from mithril.compiler.search import complete, limit_fusion, plan_within
 from mithril.cost import Target
 from mithril.ir import Graph
 from mithril.partition.algorithms import carry_out
@@ -41,13 +37,14 @@ from mithril.partition.limits import (
     check_moves,
 )
 from mithril.partition.offload import offload
+from mithril.partition.order_updates import order_updates
 from mithril.partition.partition import partition_parts
 from mithril.partition.pipeline.stacked_parameters import cut_layouts, cut_names
 from mithril.partition.replicas import split_replicas
 from mithril.partition.widen_sums import widen_sums
 from mithril.plan import Plan, Program
 from mithril.plan.proof import prove_order
-from mithril.sharding import Layout
+from mithril.sharding import Layout, Search
 from mithril.transform import (
     append_update,
     cast_gradients,
@@ -97,18 +94,28 @@ def make_plan(
     ['all_gather']
     """
     with pause_collector():
-        return _make_plan(graph, request, target, options or PlanOptions())
+        options = limit_fusion(options or PlanOptions())
+
+        def plan_for(search: Search | None) -> Plan:
+            return _make_plan(graph, request, target, replace(options, search=search))
+
+        return plan_within(plan_for, options.search, request.donated)
 
 
 def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
     parameters = request.parameters
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
-    parts = partition_parts(graph, request.layouts, target, request.placement, pads=options.pads)
+    parts = partition_parts(
+        graph, request.layouts, target, request.placement, pads=options.pads,
+        search=complete(options.search, request),
+    )  # fmt: skip
+    if options.search is not None:
+        request = replace(request, layouts=parts.layouts)
     parts = parts.with_change(lambda program: change_local(program, request, target, options))
     request = request.keeping(parts.plan.inputs)
 
-    def finish(plan: Plan) -> Plan:
+    def finish(plan: Plan, options: PlanOptions) -> Plan:
         stages = (replace(s, program=_finish(s.program, target, options)) for s in plan.stages)
         return replace(
             plan,
@@ -118,16 +125,14 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
             optimizer=request.optimizer,
         )
 
-    plan = plan_recomputed(parts, finish, request, target, options)
-    plan = note_algorithms(plan, options.algorithms)
-    if options.replicas is not None:
-        plan = split_replicas(plan, options.replicas)
-    plan = place_in_plan(plan, target, options.overlap, request.donated)
-    plan = tell_optimization(plan, options.optimization)
-    notes = describe_gathers(plan, options.gather)
-    if request.cotangents is not None:
-        notes += describe_compression(plan, options.compression)
-    plan = replace(plan, notes=(*plan.notes, *notes))
+    def make(options: PlanOptions) -> Plan:
+        plan = plan_recomputed(parts, partial(finish, options=options), request, target, options)
+        if options.replicas is not None:
+            plan = split_replicas(plan, options.replicas)
+        return place_in_plan(plan, target, options.overlap, request.donated)
+
+    plan = choose_buckets(make, target, options)
+    plan = note_communication(plan, options, has_gradients=request.cotangents is not None)
     for check in CHECKS:
         check(plan, request, target, options)
     return plan
@@ -235,6 +240,11 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
 # ------------------------------------------------------------------ passes over the programs
 
 
+def order(program: Program, target: Target, options: PlanOptions) -> Program:
+    """Have parameters updated in the order in which their gradients arrive."""
+    return order_updates(program, target.hardware)
+
+
 def bucket(program: Program, target: Target, options: PlanOptions) -> Program:
     """Gather the sums of gradients, and what fetches parameters at rest, into buckets."""
     return bucket_collectives(program, target.hardware, options.fusion)
@@ -250,7 +260,7 @@ def use_algorithms(program: Program, target: Target, options: PlanOptions) -> Pr
     return carry_out(program, target.hardware, options.algorithms)
 
 
-PROGRAM_PASSES: tuple[ProgramPass, ...] = (widen, bucket, use_algorithms)
+PROGRAM_PASSES: tuple[ProgramPass, ...] = (widen, order, bucket, order, use_algorithms)
 
 
 # ------------------------------------------------------------------ checks of the plan

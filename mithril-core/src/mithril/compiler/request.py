@@ -16,7 +16,7 @@ from mithril.partition.recompute import Recompute
 from mithril.partition.replicas import Replicas
 from mithril.plan import Port
 from mithril.plan.names import is_of_compression
-from mithril.sharding import Layout
+from mithril.sharding import Layout, Search
 from mithril.transform import Update
 from mithril.types import DType
 
@@ -41,6 +41,7 @@ class Request:
         on_host: inputs that lie in the host arena between runs, as what is made of them does, and
             outputs that do.
         stacked: how many leading dimensions of a parameter only stack layers, by name.
+        batches: inputs that are data, with their samples along the leading dimension.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Request:
     update: Update | None = None
     on_host: tuple[str, ...] = ()
     stacked: Mapping[str, int] = field(default_factory=dict)
+    batches: tuple[str, ...] = ()
 
     def keeping(self, inputs: Sequence[Port]) -> Request:
         """Return the same with what compression keeps given up, as the optimiser's state is.
@@ -93,6 +95,8 @@ class PlanOptions:
         compression: how gradients travel where devices add them up.
         gather: the dtype in which parameters at rest are gathered; None for their own.
         replicas: parts of a mesh axis that run the plan on values of their own; None for no such.
+        search: what is searched for; None where only what shardings that are said leave open is
+            chosen.
     """
 
     precision: Precision = AS_THEY_COME
@@ -109,3 +113,4 @@ class PlanOptions:
     compression: Compression = PLAIN
     gather: DType | None = None
     replicas: Replicas | None = None
+    search: Search | None = None

@@ -156,7 +156,8 @@ class Hardware:
     def serving(self, devices: int) -> Hardware:
         """Return the profile of one device while several are at work on the same processor.
 
-        That is what was measured then. Where nothing was, the devices share the processor evenly.
+        It computes as was measured then; where nothing was, devices share the processor evenly.
+        Links stay as they are.
 
         Args:
             devices: how many there are.
@@ -170,6 +171,7 @@ class Hardware:
         return replace(
             figures.scale_compute(measured / devices),
             name=self.name,
+            levels=self.levels,
             memory_bytes=self.memory_bytes,
             host_bandwidth=self.host_bandwidth,
             transport=self.transport,

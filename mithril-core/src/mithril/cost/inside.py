@@ -4,13 +4,13 @@ A product of tensors is computed as one of matrices: an operand is copied whose 
 lie behind one another as that needs it; some engines want rows in order, too. What is exchanged
 along another dimension than the first is copied where the parts of devices have to lie behind one
 another, and so is what several operands of a collective have in one buffer, or what the library
-below copies anyway. Other kernels take what
-an engine says of them (`Execution.workspaces`).
+below copies anyway. Where that has no reduce_scatter, a device gets its parts of all others. Other
+kernels take what an engine says of them (`Execution.workspaces`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from mithril.cost.strides import Strides, in_order, lay_out
@@ -33,11 +33,31 @@ def count_workspace(node: Node, execution: Execution, strides: Mapping[Value, St
     for name, factor in execution.workspaces:
         if name == node.op.name:
             return int(factor * max(value.type.nbytes for value in (*node.inputs, *node.outputs)))
+    for name, parts in execution.ordered:
+        if name == node.op.name:
+            return _count_disordered(node, parts, strides)
     if isinstance(node.op, Einsum) and not execution.fuses:
         return _count_arranged(node, node.op, execution.orders_products, strides)
     if node.op.is_collective and execution.joins_parts:
         return _count_joined(node, execution)
     return 0
+
+
+def _count_disordered(node: Node, parts: Sequence[str], strides: Mapping[Value, Strides]) -> int:
+    """Return the bytes of the operands that are copied because they do not lie in order.
+
+    Args:
+        node: whose they are.
+        parts: what of each has to (`Execution.ordered`).
+        strides: of values that are views.
+    """
+    total = 0
+    for value, part in zip(node.inputs, parts, strict=False):
+        known, whole = strides.get(value), in_order(value.type.shape)
+        wanted = {"rows": whole[-1:], "all": whole, "": ()}[part]
+        if known and wanted and known[-len(wanted) :] != wanted:
+            total += value.type.nbytes
+    return total
 
 
 def _count_arranged(node: Node, op: Einsum, least: int, strides: Mapping[Value, Strides]) -> int:
@@ -85,7 +105,10 @@ def _count_joined(node: Node, execution: Execution) -> int:
     if isinstance(op, AllGather):
         return (made if is_laid_out else 0) + (given if is_flat else 0)
     if isinstance(op, ReduceScatter):
-        return given if is_laid_out else 0
+        is_cut = is_flat or bool(op.dimension)
+        all_come = not is_cut and op.count > 2  # with a device's own between those of others
+        coming = given if all_come else given * (op.count - 1) // op.count
+        return given * is_cut + coming * execution.copies_parts
     if isinstance(op, AllToAll):
-        return made + (given if op.split else 0)
-    return given if isinstance(op, Permute) else 0
+        return made + (given if op.split or is_flat else 0)
+    return given if isinstance(op, Permute) and is_flat else 0

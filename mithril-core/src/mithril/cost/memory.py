@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mithril.cost.devices import group_devices
 from mithril.cost.hardware import Hardware
@@ -96,6 +96,28 @@ class PlanMemory:
     capacity: int | None
     profile: str
     policy: MemoryPolicy | None = None
+
+    def keeping(self, name: str, nbytes: int) -> PlanMemory:
+        """Return the same with something of an optimiser that lies on every device all the time.
+
+        Args:
+            name: what it is.
+            nbytes: on a device.
+        """
+        if not nbytes:
+            return self
+        held = Holding(name, "", "optimizer", nbytes)
+        rows = (
+            replace(
+                row,
+                peak=row.peak + nbytes,
+                parts={**row.parts, held.kind: row.parts[held.kind] + nbytes},
+                alive=tuple(sorted((*row.alive, held), key=lambda one: -one.bytes)),
+                curve=tuple(size + nbytes for size in row.curve),
+            )
+            for row in self.rows
+        )
+        return replace(self, rows=tuple(rows))
 
     def of(self, device: int) -> DeviceMemory:
         """Return what a device holds.

@@ -19,8 +19,8 @@ from mithril.ops.collective import Collective, Permute
 def exchange_seconds(op: Collective, nbytes: int, mesh: Mesh, hardware: Hardware) -> float:
     """Return the predicted seconds of a collective of a program.
 
-    A permute takes as long as the slowest of its pairs. Any other kind, and what a transport
-    carries out otherwise, is priced by the axes it runs over.
+    A permute takes as long as the slowest of its pairs. Any other kind, and what is carried out
+    by something else, is priced by the axes it runs over.
 
     Args:
         op: the collective.
@@ -37,8 +37,9 @@ def exchange_seconds(op: Collective, nbytes: int, mesh: Mesh, hardware: Hardware
     >>> [f"{exchange_seconds(op, 10**6, mesh, nodes):.6f}" for op in (inside, between)]
     ['0.000101', '0.010100']
     """
-    if not isinstance(op, Permute) or hardware.transport is not None or len(hardware.levels) < 2:
-        return collective_seconds(op.name, nbytes, op.axes, mesh, hardware)
+    by_axes = op.name, nbytes, op.axes, mesh, hardware
+    if not isinstance(op, Permute) or len(hardware.levels) < 2 or describe_emulation(*by_axes):
+        return collective_seconds(*by_axes)
     sizes = tuple(level.devices for level in hardware.levels)
     link = hardware.levels[_find_level(op, sizes, mesh)].link_of(op.name)
     traffic = op.traffic(nbytes, mesh.product(op.axes))

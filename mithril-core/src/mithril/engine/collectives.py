@@ -49,15 +49,15 @@ def _each(exchange: Callable[[Group], Any]) -> Callable[..., Any]:
     return lambda *groups: tuple(map(exchange, groups)) if len(groups) > 1 else exchange(groups[0])
 
 
-def _all_to_all(op: Any, xp: ModuleType) -> Callable[[Group], Group]:
+def _all_to_all(op: Any, xp: ModuleType) -> Callable[..., Any]:
     def run(parts: Group) -> Group:
         pieces = [_cut(part, op.split, op.count) for part in parts]
         return [xp.concatenate(column, axis=op.concat) for column in zip(*pieces, strict=True)]
 
-    return run
+    return _each(run)
 
 
-def _permute(op: Any, xp: ModuleType) -> Callable[[Group], Group]:
+def _permute(op: Any, xp: ModuleType) -> Callable[..., Any]:
     def run(parts: Group) -> Group:
         sources = op.sources
         return [
@@ -65,7 +65,7 @@ def _permute(op: Any, xp: ModuleType) -> Callable[[Group], Group]:
             for member, part in enumerate(parts)
         ]
 
-    return run
+    return _each(run)
 
 
 def _cut(x: Any, dimension: int, count: int) -> Group:

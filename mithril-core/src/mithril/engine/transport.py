@@ -36,7 +36,7 @@ class Call:
 class Transport:
     """The abilities of what carries data between processes.
 
-    Every transport has the collectives without a `fallback` among all processes, and messages
+    Every transport has the collectives without `fallbacks` among all processes, and messages
     between neighbours: process i and process i + 1, the last and the first.
 
     Args:
@@ -83,7 +83,7 @@ class Transport:
 
     def has(self, kind: str) -> bool:
         """Whether there is such a collective, among all processes at least."""
-        return kind in self.more or class_of(kind).fallback is None
+        return kind in self.more or not class_of(kind).fallbacks
 
     def serves(self, group: int) -> bool:
         """Whether collectives run among a group of this size and no others."""
@@ -111,9 +111,9 @@ class Transport:
             return self._messages(held, group)
         if self.has(kind) and self.serves(group):
             return (Call(kind, nbytes, group),)
-        if issued.fallback is not None:
-            counted = issued.fallback.to_counted_bytes(held, group)
-            return self.calls(issued.fallback.name, counted, group)
+        if issued.fallbacks:
+            instead = next(kind for kind in issued.fallbacks if self.has(kind.name))
+            return self.calls(instead.name, instead.to_counted_bytes(held, group), group)
         if issued.reduces and not self.gathers_to_reduce(group):
             return (Call(AllReduce.name, held * self.size // group, self.size),)
         return (Call(AllGather.name, held * self.size, self.size),)

@@ -57,8 +57,8 @@ class Collective(Op):
     """Whether values are combined; where they are not, data only moves."""
     passes_on: ClassVar[bool] = False
     """Whether devices of a node can share what goes out of it and pass on what comes in."""
-    fallback: ClassVar[type[Collective] | None] = None
-    """The collective of which a library that lacks this one makes it; every library has those."""
+    fallbacks: ClassVar[tuple[type[Collective], ...]] = ()
+    """What a library that lacks this one makes it of: the first that it has. All have the last."""
 
     axes: tuple[str, ...]
 
@@ -198,45 +198,21 @@ class AllGather(Collective):
 
 @register
 @dataclass(frozen=True)
-class ReduceScatter(Collective):
-    """Every device gets its part, along a dimension, of the reduction over its group.
+class AllToAll(Collective):
+    """Every device cuts its value along `split` and gets the pieces meant for it along `concat`.
 
-    Several operands, of each of which it gets a part, travel in one flat buffer.
+    Several operands, each of which is cut and put together by itself, travel in one flat buffer.
     """
 
-    name: ClassVar[str] = "reduce_scatter"
-    passes_on: ClassVar[bool] = True
-    reduces: ClassVar[bool] = True
-    fallback: ClassVar[type[Collective] | None] = AllReduce
-    reduction: str
-    dimension: int
-    count: int
-
-    def infer(self, inputs: Types) -> Types:
-        return [_scale_dimension(x, self.dimension, 1, self.count) for x in inputs]
-
-    @classmethod
-    def traffic(cls, nbytes: float, group: int) -> Traffic:
-        return _halving(nbytes, group)
-
-    def check(self, group: int) -> str:
-        return _count_fault(self.count, group)
-
-
-@register
-@dataclass(frozen=True)
-class AllToAll(Collective):
-    """Every device cuts its value along `split` and gets the pieces meant for it along `concat`."""
-
     name: ClassVar[str] = "all_to_all"
-    fallback: ClassVar[type[Collective] | None] = AllGather
+    fallbacks: ClassVar[tuple[type[Collective], ...]] = (AllGather,)
     split: int
     concat: int
     count: int
 
     def infer(self, inputs: Types) -> Types:
-        cut = _scale_dimension(inputs[0], self.split, 1, self.count)
-        return [_scale_dimension(cut, self.concat, self.count, 1)]
+        cuts = [_scale_dimension(x, self.split, 1, self.count) for x in inputs]
+        return [_scale_dimension(cut, self.concat, self.count, 1) for cut in cuts]
 
     @classmethod
     def traffic(cls, nbytes: float, group: int) -> Traffic:
@@ -254,18 +230,47 @@ class AllToAll(Collective):
 
 @register
 @dataclass(frozen=True)
+class ReduceScatter(Collective):
+    """Every device gets its part, along a dimension, of the reduction over its group.
+
+    Several operands, of each of which it gets a part, travel in one flat buffer. A library that
+    lacks it exchanges all parts, which a device then reduces: as many bytes.
+    """
+
+    name: ClassVar[str] = "reduce_scatter"
+    passes_on: ClassVar[bool] = True
+    reduces: ClassVar[bool] = True
+    fallbacks: ClassVar[tuple[type[Collective], ...]] = (AllToAll, AllReduce)
+    reduction: str
+    dimension: int
+    count: int
+
+    def infer(self, inputs: Types) -> Types:
+        return [_scale_dimension(x, self.dimension, 1, self.count) for x in inputs]
+
+    @classmethod
+    def traffic(cls, nbytes: float, group: int) -> Traffic:
+        return _halving(nbytes, group)
+
+    def check(self, group: int) -> str:
+        return _count_fault(self.count, group)
+
+
+@register
+@dataclass(frozen=True)
 class Permute(Collective):
     """Devices send their value on: `pairs` are (from, to) indices within the group.
 
-    Each sends to at most one device and gets from at most one. Who gets nothing has zeros.
+    Each sends to at most one device and gets from at most one. Who gets nothing has zeros. Several
+    operands travel in one flat buffer.
     """
 
     name: ClassVar[str] = "permute"
-    fallback: ClassVar[type[Collective] | None] = AllGather
+    fallbacks: ClassVar[tuple[type[Collective], ...]] = (AllGather,)
     pairs: tuple[tuple[int, int], ...]
 
     def infer(self, inputs: Types) -> Types:
-        return [inputs[0]]
+        return list(inputs)
 
     @property
     def sources(self) -> Mapping[int, int]:

@@ -11,16 +11,18 @@ from mithril.cost import (
     find_bucket_bytes,
     find_start_up,
 )
+from mithril.cost.communication import LEAST_SHARE
 from mithril.cost.pairs import price_cause
 from mithril.ir import Cause, Node, Phase, Value
 from mithril.mesh import Mesh
-from mithril.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
+from mithril.ops.collective import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
 from mithril.partition.bucket_limits import LITTLE, limit_bucket
 from mithril.partition.bucket_sizes import Link
 from mithril.partition.fusion import FUSE_AS_IT_PAYS, Fusion
 
 LARGE_SHARE = 100
-"""How much longer the bytes of a sum take than its start-up, at most; a sum needs no copies."""
+"""How much longer the bytes of a bucket take than its start-up, at most, where the time model says
+how large it is, and of a sum, which needs no copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,12 @@ class Filling:
     asked: Fusion = FUSE_AS_IT_PAYS
     _limits: dict[Collective, int] = field(default_factory=dict)
     _worth: dict[tuple[Collective, int], bool] = field(default_factory=dict)
+
+    def is_timed(self, op: Collective) -> bool:
+        """Whether the time model says how large buckets are: there is a wait to shorten."""
+        execution = self.hardware.execution
+        may_wait = self.asked.nbytes is None and execution.overlaps and not execution.in_turn
+        return may_wait and (isinstance(op, AllReduce) or self.asked.by_time)
 
     def find_limit(self, op: Collective) -> int:
         """Return the bytes at which a bucket is closed."""
@@ -75,10 +83,10 @@ class Filling:
 
     def _price_limit(self, op: Collective) -> int:
         issued = op.name, op.axes, self.mesh, self.hardware
-        if isinstance(op, AllReduce):
-            found = find_bucket_bytes(*issued, share=LARGE_SHARE)
-            return max(LITTLE, limit_bucket(op, found, self.moved))
-        return limit_bucket(op, find_bucket_bytes(*issued), self.moved)
+        is_sum = isinstance(op, AllReduce)
+        share = LARGE_SHARE if is_sum or self.is_timed(op) else LEAST_SHARE
+        found = limit_bucket(op, find_bucket_bytes(*issued, share), self.moved)
+        return max(LITTLE, found) if is_sum else found
 
     def _is_worth_it(self, op: Collective, nbytes: int) -> bool:
         """Whether copies into a buffer, and out of it, take less time than what they save.
@@ -109,6 +117,8 @@ class Filling:
 
 
 def _dimension(op: Collective) -> int:
+    if isinstance(op, AllToAll):
+        return op.split
     return op.dimension if isinstance(op, AllGather | ReduceScatter) else 0
 
 

@@ -44,7 +44,7 @@ def count_moved(graph: Graph) -> Mapping[str, int]:
     return found
 
 
-def limit_bucket(op: Collective, nbytes: int, moved: Mapping[str, int]) -> int:
+def limit_bucket(op: Collective, nbytes: int, moved: Mapping[str, int], parts: int = PARTS) -> int:
     """Return the bytes at which a bucket is closed.
 
     Args:

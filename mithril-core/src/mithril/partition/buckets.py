@@ -3,14 +3,16 @@
 One collective a parameter costs its start-up every time. What works instead is known from PyTorch's
 DDP: buckets, filled in the order in which the backward computation finishes the gradients (last
 layer first). DDP's are of 25 MiB; here the time model says how large they are (`bucket_sizes.py`).
+Where nothing is computed meanwhile, a bucket makes its start-up a small part of its time.
 
 What reduces is issued with the last of its bucket, for all of which the same collective waits, or
 none; so is what gathers the parts of updated parameters, or what only results need. What is kept at
 rest is gathered with the first of its bucket, since it is there all the time. All but an
 all_reduce, which works in place, is copied into the buffer and out of it, and it lies in memory for
-longer than by itself. So such a bucket is as large as makes its start-up a small part of its time,
-or a fourth of all that is moved (`bucket_limits.py`), and takes nothing whose copies take longer
-than the start-up that they save.
+longer than by itself. So such a bucket has at most a fourth of all that is moved
+(`bucket_limits.py`), and takes nothing whose copies take longer than the start-up that they save.
+What brings activations to other devices travels together where the program is predicted to be
+faster with it (`neighbour_buckets.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from mithril.partition.bucket_limits import count_moved
 from mithril.partition.early_buckets import join_early
 from mithril.partition.fusion import FUSE_AS_IT_PAYS, Fusion
 from mithril.partition.late_buckets import join_late
+from mithril.partition.neighbour_buckets import join_neighbours
 from mithril.plan import Program
 
 
@@ -54,7 +57,7 @@ def bucket_collectives(
 def _bucket_graph(graph: Graph, fill: Filling, pricing: Pricing) -> Graph:
     nodes = (map_bodies(n, lambda body: _bucket_graph(body, fill, pricing)) for n in graph.nodes)
     made = Graph(graph.inputs, tuple(nodes), graph.outputs)
-    return join_early(join_late(made, fill, pricing), fill)
+    return join_neighbours(join_early(join_late(made, fill, pricing), fill, pricing), fill, pricing)
 
 
 def group_scatters(

@@ -61,7 +61,7 @@ def _fill(graph: Graph, fill: Filling, pricing: Pricing) -> Iterator[list[Node]]
 
     The same collective waits for all of it, or none: what others wait for sooner is not held back.
     """
-    waiting, used = _find_waiting(graph), graph.uses()
+    waiting, used = find_waiting(graph), graph.uses()
     alike: dict[object, dict[Phase, list[Member]]] = {}
     for position, node in enumerate(graph.nodes):
         if _may_come_late(node, used) and fill.may_join(node):
@@ -71,8 +71,9 @@ def _fill(graph: Graph, fill: Filling, pricing: Pricing) -> Iterator[list[Node]]
             member = Member(node, size_of(node), position, of_any)
             phases.setdefault(node.phase, []).append(member)
     groups = [found for phases in alike.values() for found in _join_phases(phases, fill)]
-    sums = [member.node for found in groups for member in found if len(found) > 1]
-    ready = _find_ready(graph, sums, pricing, fill)
+    several = [member.node for found in groups for member in found if len(found) > 1]
+    timed = [node for node in several if _is_timed(node, fill)]
+    ready = find_ready(graph, timed, pricing) if timed else {}
     for found in groups:
         for bucket in _cut(found, fill, ready):
             yield [member.node for member in bucket]
@@ -93,14 +94,8 @@ def _join_phases(phases: Mapping[Phase, list[Member]], fill: Filling) -> Iterato
             yield found
 
 
-def _find_ready(
-    graph: Graph, nodes: Collection[Node], pricing: Pricing, fill: Filling
-) -> Mapping[Node, float]:
-    """Return when sums are made, where that says how large their buckets are."""
-    sums = [node for node in nodes if isinstance(node.op, AllReduce)]
-    execution = pricing.hardware.execution
-    decides = fill.asked.nbytes is None and execution.overlaps and not execution.in_turn
-    return find_ready(graph, sums, pricing) if decides and sums else {}
+def _is_timed(node: Node, fill: Filling) -> bool:
+    return isinstance(node.op, Collective) and fill.is_timed(node.op)
 
 
 def _cut(
@@ -112,9 +107,9 @@ def _cut(
     limit = fill.find_limit(op)
     if fill.asked.nbytes is not None:
         return cut_evenly(members, limit)
-    if isinstance(op, AllGather) and members[0].node.phase != Phase.update:
-        return cut_evenly([member for member in members if member.bytes <= limit], limit)
-    if not isinstance(op, AllReduce):
+    if not isinstance(op, AllReduce) and not fill.is_timed(op):
+        if isinstance(op, AllGather) and members[0].node.phase != Phase.update:
+            return cut_evenly([member for member in members if member.bytes <= limit], limit)
         return cut_when_full(members, limit)
     timed = [replace(member, ready=ready.get(member.node, 0.0)) for member in members]
     return cut_by_time(timed, fill.find_link(op))
@@ -132,7 +127,7 @@ def _may_come_late(node: Node, used: Collection[Value]) -> bool:
     return isinstance(node.op, AllReduce | ReduceScatter)
 
 
-def _find_waiting(graph: Graph) -> dict[Node, tuple[int, int]]:
+def find_waiting(graph: Graph) -> dict[Node, tuple[int, int]]:
     """Return for each node the positions of the first other collectives that wait for it.
 
     The first is among those of forward and backward, for a node of these: what updates comes after
@@ -164,4 +159,4 @@ def _dependents(graph: Graph, sources: set[Node]) -> set[Node]:
     return dependents
 
 
-__all__ = ["join_late"]
+__all__ = ["find_waiting", "join_late"]

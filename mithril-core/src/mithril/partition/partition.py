@@ -40,7 +40,7 @@ from mithril.partition.search import (
 )
 from mithril.plan import Plan, Program, Stage, TensorReport, Timetable
 from mithril.plan.schedule import HALVES
-from mithril.sharding import UNSAID, Layout, list_constrained
+from mithril.sharding import UNSAID, Layout, Search, list_constrained
 
 _EXCHANGED = (
     "a micro-batch is the same samples for all replicas, because they exchange samples inside a "
@@ -57,6 +57,7 @@ class _Task:
     placement: Placement
     target: Target
     pads: bool
+    search: Search | None
 
     def of(self, name: str) -> Layout:
         return self.layouts.get(name, UNSAID)
@@ -118,14 +119,16 @@ def partition_parts(
     placement: Placement | None = None,
     *,
     pads: bool = True,
+    search: Search | None = None,
 ) -> Partitioned:
     """Return the parts of a graph, laid out and localised, and the plan they make.
 
-    Arguments and errors are those of `partition`.
+    Arguments and errors are those of `partition`, and what is searched for in a graph that is not
+    placed, which raises PlanError if nothing keeps to its limits.
     """
     placement = placement or Placement.whole(target.mesh)
     cut_as_constrained(graph, target.mesh)  # of a part, axes may be gone that the user names
-    return _partition_in_time(_Task(graph, layouts, placement, target, pads))
+    return _partition_in_time(_Task(graph, layouts, placement, target, pads, search))
 
 
 def _partition_in_time(task: _Task) -> Partitioned:
@@ -190,6 +193,14 @@ class Partitioned:
         return tuple(part.local for part in self._parts)
 
     @property
+    def layouts(self) -> dict[str, Layout]:
+        """How tensors lie, as far as that was said or searched for, by name."""
+        found = dict(self._task.layouts)
+        for part in self._parts:
+            found.update(part.solution.layouts)
+        return found
+
+    @property
     def placement(self) -> Placement:
         """What runs where, and in how many micro-batches."""
         return self._task.placement
@@ -233,9 +244,10 @@ def _join_parts(task: _Task, stage_graphs: StageGraphs, parts: Sequence[_Part]) 
     if placement.is_whole:
         (part,) = parts
         solution = part.solution
-        return Plan.of_program(
+        plan = Plan.of_program(
             mesh, part.local.program, reports, solution.remarks(), solution.whole()
         )
+        return replace(plan, search=solution.result)
     stages, timetable = _schedule(task, stage_graphs, parts)
     plan = Plan(mesh, stages, timetable, reports)
     unread = {
@@ -274,7 +286,7 @@ def _plan_part(task: _Task, number: int, graph: Graph, said: PartLayouts) -> _Pa
     """Return one part, planned on its own devices and the axis of time."""
     part, crossing = task.placement.parts[number], frozenset(said.stage_graphs.crossing)
     mesh, target = said.time.add_to(part.mesh), task.target.within(part.mesh)
-    solution = solve(graph, mesh, said.of_part(graph, part, mesh), target, task.pads)
+    solution = solve(graph, mesh, said.of_part(graph, part, mesh), target, task.pads, task.search)
     program = hoist_reductions(local_program(solution), solution.list_resting())
     check_microbatch_reductions(program)
     program = gather_batches(with_kernels(program, target), crossing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -14,16 +15,21 @@ from mithril.mesh.cuts import refine_for
 from mithril.partition.spmd import localise
 from mithril.plan import Program, TensorReport, Whole
 from mithril.plan.proof import check_promises
+from mithril.plan.search import SearchResult
 from mithril.report import hints
 from mithril.sharding import (
+    SEARCHED,
+    SEARCHED_REST,
     UNSAID,
     Candidates,
     Choice,
     Constraints,
     Layout,
     Resharder,
+    Search,
     choose,
     collect,
+    find,
     find_constraints,
     list_constrained,
 )
@@ -33,9 +39,13 @@ COMPUTED_WITH = "the sharding it is computed with"
 """Who decided where an array lies that the plan was free to place."""
 
 _INEXACT = (
-    "the choice is not proved to be the cheapest: a cost table outgrew its cap and some choices "
-    "were made one at a time"
+    "the choice is not proved to be the cheapest, because a cost table outgrew its cap: it is "
+    "priced at {price:.4g} us, and none is below {bound:.4g} us"
 )
+
+
+MICROSECONDS = 1e-6
+"""In a picosecond."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,13 +56,15 @@ class Solution:
         graph: the graph, expanded where that was needed.
         given: what was given, said of its values.
         choice: how each node runs and where each value lives.
-        layouts: what was given, by name.
+        layouts: what was given, by name, and how inputs lie that were searched for.
+        result: what a search has found, if there was one.
     """
 
     graph: Graph
     given: Constraints
     choice: Choice
     layouts: Mapping[str, Layout]
+    result: SearchResult | None = None
 
     def homes(self) -> dict[Value, Sharding]:
         """Return where values live that somebody uses."""
@@ -69,7 +81,9 @@ class Solution:
 
     def remarks(self) -> tuple[str, ...]:
         """Return what a reader of the plan should know about the choice."""
-        inexact = () if self.choice.is_exact else (_INEXACT,)
+        price, bound = self.choice.price * MICROSECONDS, self.choice.bound * MICROSECONDS
+        is_told = self.choice.is_exact or self.result is not None  # which has the bound
+        inexact = () if is_told else (_INEXACT.format(price=price, bound=bound),)
         return (*inexact, *hints(self.graph, self.given, self.choice))
 
     def reports(self) -> dict[str, TensorReport]:
@@ -99,7 +113,12 @@ class Solution:
 
 
 def solve(
-    graph: Graph, mesh: Mesh, layouts: Mapping[str, Layout], target: Target, pads: bool
+    graph: Graph,
+    mesh: Mesh,
+    layouts: Mapping[str, Layout],
+    target: Target,
+    pads: bool,
+    search: Search | None = None,
 ) -> Solution:
     """Return the cheapest way to partition a graph.
 
@@ -109,15 +128,54 @@ def solve(
         layouts: what is given, by name.
         target: whose kernels run it, and whose hardware prices the choices.
         pads: whether a dimension may be split that does not divide.
+        search: what is searched for, if all that is not given is.
+
+    Raises:
+        PlanError: nothing keeps to the limits of the search.
     """
-    graph, given, candidates = _open_candidates(graph, mesh, layouts, target, pads)
+    graph, given, candidates = _open_candidates(graph, mesh, layouts, target, pads, search)
+    if search is not None:
+        return _search(graph, given, candidates, layouts, target)
     resharder = Resharder(given.mesh, target.hardware, pads)
     choice = choose(graph, given, candidates, resharder)
     return Solution(graph, given, choice, layouts)
 
 
+def _search(
+    graph: Graph,
+    given: Constraints,
+    candidates: Candidates,
+    layouts: Mapping[str, Layout],
+    target: Target,
+) -> Solution:
+    """Return the best way to partition a graph of which everything may be chosen."""
+    search = given.search
+    assert search is not None, "asked for by the caller"
+    start = time.perf_counter()
+    refuses = search.refuses if search.has_refusals else None
+    resharder = Resharder(given.mesh, target.hardware, given.pads, refuses)
+    found = find(graph, given, candidates, resharder)
+    result = replace(found.result, wall=time.perf_counter() - start)
+    chosen = {
+        value.name: replace(layouts.get(value.name, UNSAID), decided_by=SEARCHED)
+        for value in graph.inputs
+        if given.of(value).is_free and value.name
+    }
+    for value in found.fetched:
+        rest = found.rests[value]
+        chosen[value.name] = Layout(rest, rests=rest, decided_by=SEARCHED_REST)
+    layouts = {**layouts, **chosen}
+    given = find_constraints(graph, given.mesh, layouts, given.pads, search)
+    return Solution(graph, given, found.choice, layouts, result)
+
+
 def _open_candidates(
-    graph: Graph, mesh: Mesh, layouts: Mapping[str, Layout], target: Target, pads: bool
+    graph: Graph,
+    mesh: Mesh,
+    layouts: Mapping[str, Layout],
+    target: Target,
+    pads: bool,
+    search: Search | None,
 ) -> tuple[Graph, Constraints, Candidates]:
     """Return the graph and the constraints after what stood in the way is gone, and candidates.
 
@@ -128,7 +186,7 @@ def _open_candidates(
     said = (sharding for layout in layouts.values() for sharding in layout.shardings())
     finer = common([mesh, *(sharding.mesh for sharding in said), *cut_as_constrained(graph, mesh)])
     while True:
-        given = find_constraints(graph, finer, layouts, pads)
+        given = find_constraints(graph, finer, layouts, pads, search)
         candidates = collect(graph, given)
         if candidates.expandable:
             graph = expand_nodes(graph, candidates.expandable, target.kernel_names)

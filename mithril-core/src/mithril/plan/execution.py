@@ -37,7 +37,8 @@ class Execution:
             input that nobody else needs, and an update of a parameter is made where that lies.
         joins_parts: whether what is exchanged along another dimension than the first is copied
             before or after, so that the parts of devices lie behind one another.
-        copies_parts: whether what is gathered or scattered is copied in any case, as Gloo does.
+        copies_parts: whether what is gathered is copied in any case, and of what is scattered the
+            parts of all devices come first, as over Gloo.
         adds_narrow: whether what carries data between devices adds 16-bit floats up in 16 bits;
             plans then have such sums in float32.
         workspaces: what kernels take while they run besides operands and results, as multiples of
@@ -45,6 +46,8 @@ class Execution:
         orders_products: from so many multiplications on, a product of float32 copies its first
             factor if its rows do not lie in order, or is made turned around if that copies less;
             0 for never.
+        ordered: what of each operand has to lie in order, by op name: its `rows`, its elements
+            (`all`), or nothing (an empty text); an operand that does not is copied.
         in_arena: names of the ops whose results lie in one arena at offsets that are chosen before
             a program runs (`ALL` for those of all ops); without any, memory is taken when a result
             is made and given back when nobody needs it any more.
@@ -71,6 +74,7 @@ class Execution:
     adds_narrow: bool = False
     workspaces: tuple[tuple[str, float], ...] = ()
     orders_products: int = 0
+    ordered: tuple[tuple[str, tuple[str, ...]], ...] = ()
     in_arena: tuple[str, ...] = ()
     devices_per_processor: int = 1
     largest_part: float = 1.0

@@ -20,6 +20,7 @@ from mithril.plan.issued import Issued, Row
 from mithril.plan.policy import MemoryPolicy
 from mithril.plan.printer import collective_lines, port_lines, stage_lines
 from mithril.plan.program import Collective, Port, Program, Stage, bytes_by_axis
+from mithril.plan.search import SearchResult
 from mithril.plan.tables import tabulate_parts
 from mithril.plan.timetable import Run, Send, Timetable, Transfer, run_once
 from mithril.tables import render_html
@@ -83,6 +84,7 @@ class Plan:
         parameters: names of the inputs that are parameters of a model.
         optimizer: names of the inputs that are the state of an optimiser.
         policy: what its backward computes again; None where it finds all that it needs.
+        search: what a search over shardings has found; None where there was none.
     """
 
     mesh: Mesh
@@ -96,6 +98,7 @@ class Plan:
     parameters: tuple[str, ...] = ()
     optimizer: tuple[str, ...] = ()
     policy: MemoryPolicy | None = None
+    search: SearchResult | None = None
 
     @staticmethod
     def of_program(
@@ -208,6 +211,7 @@ class Plan:
         if self.only_stage is None:
             lines += stage_lines(self.stages, self.timetable)
         lines += collective_lines(self.collectives())
+        lines += [] if self.search is None else self.search.lines()
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 

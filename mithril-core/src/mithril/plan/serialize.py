@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from mithril.ir import Phase
 from mithril.ir.serialize import (
@@ -22,6 +22,7 @@ from mithril.plan.plan import Plan, Pricing, TensorReport
 from mithril.plan.policy import LayerPolicy, MemoryPolicy, TradeOff
 from mithril.plan.program import Port, Program, Stage
 from mithril.plan.schedule import Action, read_table
+from mithril.plan.search import SearchResult
 from mithril.plan.timetable import Index, Run, Send, Timetable, Transfer, run_once
 from mithril.types import TensorType
 
@@ -66,6 +67,7 @@ def _plan_out(plan: Plan) -> Json:
         "parameters": list(plan.parameters),
         "optimizer": list(plan.optimizer),
         "policy": None if plan.policy is None else asdict(plan.policy),
+        "search": None if plan.search is None else asdict(replace(plan.search, wall=0.0)),
         "pricing": None if plan.pricing is None else asdict(plan.pricing),
         "timetable": None if plan.only_stage else _timetable_out(plan.timetable),
     }
@@ -95,7 +97,12 @@ def _plan_in(content: Json) -> Plan:
         parameters=tuple(content["parameters"]),
         optimizer=tuple(content.get("optimizer", ())),
         policy=_policy_in(content.get("policy")),
+        search=_search_in(content.get("search")),
     )
+
+
+def _search_in(content: Json | None) -> SearchResult | None:
+    return None if content is None else SearchResult(**content)
 
 
 def _policy_in(content: Json | None) -> MemoryPolicy | None:
@@ -250,6 +257,9 @@ def _sharding_in(item: Json) -> Sharding:
 
 def _pricing_in(content: Json) -> Pricing:
     execution = content["execution"]
-    workspaces = tuple((name, factor) for name, factor in execution["workspaces"])
-    given = {**execution, "workspaces": workspaces, "in_arena": tuple(execution["in_arena"])}
-    return Pricing(**{**content, "execution": Execution(**given)})
+    tables = {
+        "workspaces": tuple((name, factor) for name, factor in execution["workspaces"]),
+        "ordered": tuple((name, tuple(parts)) for name, parts in execution["ordered"]),
+        "in_arena": tuple(execution["in_arena"]),
+    }
+    return Pricing(**{**content, "execution": Execution(**{**execution, **tables})})

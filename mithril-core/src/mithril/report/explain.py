@@ -30,6 +30,7 @@ def explain(plan: Plan, tensor: str | None = None) -> str:
     lines = [f"{plan.mesh!r}: {len(rows)} collectives", *_pricing(plan.pricing)]
     lines += [f"note: {note}" for note in plan.notes]
     lines += [] if plan.policy is None else plan.policy.lines()
+    lines += [] if plan.search is None else plan.search.lines()
     for number, row in enumerate(rows, start=1):
         lines += _explain_row(number, row, is_timed)
     return "\n".join(lines)

@@ -123,6 +123,7 @@ def _lines(found: Prediction) -> Iterator[str]:
     yield _line("most time", "collectives that take most, with their reasons")
     for number, row in enumerate(found.top, start=1):
         yield from _explain(number, row)
+    yield from [] if found.plan.search is None else found.plan.search.lines()
     yield from (f"note: {note}" for note in found.plan.notes)
 
 

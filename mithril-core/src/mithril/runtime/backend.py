@@ -31,7 +31,7 @@ from mithril.runtime.processes import meet
 from mithril.runtime.sharing import Shared
 from mithril.runtime.submesh import colocate, move_to
 from mithril.runtime.unplaced import HostArray, PendingArray
-from mithril.sharding import Layout
+from mithril.sharding import Layout, Search
 from mithril.types import DType
 
 EAGER_PLANS = 4096
@@ -68,6 +68,7 @@ class Backend(Creation, Shared):
         self.communication = communication
         self.compression = compression
         self.gather_dtype = gather_dtype
+        self.search: Search | None = None
         self.is_topology_aware = False
         self.own_options: Mapping[
             str, object

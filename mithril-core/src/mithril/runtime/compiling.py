@@ -14,16 +14,15 @@ from mithril.compiler.compression_options import (
     read_gather_dtype,
 )
 from mithril.compiler.options import (
-    COMPILE_LATER,
     OF_FUNCTIONS,
     OF_STEPS,
     check_uneven,
     read_accumulate,
     read_policy,
-    refuse_later,
     refuse_of_other,
 )
 from mithril.compiler.recompute_options import name_axes, read_recompute
+from mithril.compiler.search_options import read_search
 from mithril.errors import BackendError, GraphError, OptionError, kind_of
 from mithril.keywords import refuse_unknown
 from mithril.models import Layer, Model
@@ -36,6 +35,7 @@ from mithril.runtime.balancing import Job, balance_stages, read_balancing
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.memory_planning import read_memory_planning
 from mithril.runtime.offload_options import read_offload
+from mithril.runtime.searching import check_searched, read_fixed
 from mithril.runtime.settings import (
     Choice,
     Settings,
@@ -108,6 +108,11 @@ def compile(
     spill_to_host: bool = False,
     spill_threshold_mb: float | None = None,
     host_arena: str | None = None,
+    auto_partition: bool | None = None,
+    partition_objective: str | None = None,
+    partition_search_space: str | None = None,
+    partition_constraints: Mapping[str, object] | None = None,
+    max_memory_per_device: int | str | None = None,
     **options: object,
 ) -> CompiledModel:
     """Compile a model for a backend.
@@ -222,6 +227,23 @@ def compile(
         spill_threshold_mb: that is at least so many MiB; 1024 by default.
         host_arena: where the host arena lies: `memory`, or `file` for files without names in the
             directory for temporary files, which are mapped into memory.
+        auto_partition: search for the best way to lay out all that nobody has laid out: inputs,
+            parameters, and everything between. What is annotated or placed stays so, and neither
+            the model nor its inputs need to be; `explain()` says what the best costs at least. By
+            default as the backend's `auto_sharding`, and that is no search.
+        partition_objective: what is minimised: `throughput`, the predicted time of outputs and
+            gradients, which is so by default; `latency`, that of outputs alone; `memory_usage`,
+            what a device holds between phases, and then the time; `communication`, the predicted
+            time of collectives, and then that of work.
+        partition_search_space: what may be split: `data`, nothing but the leading dimension of
+            inputs; `tensor`, everything else; `mixed`, or `mixed_parallel`, everything, which is so
+            by default. Layers are put on stages by the model alone.
+        partition_constraints: a mapping of limits: `max_memory_per_device`, `max_all_reduce_size`
+            in bytes (`"1 GB"`), `forbid`, a list of collectives that may not occur (`all_to_all`)
+            and of pairs of a pattern of names and a mesh axis over which what it matches is not
+            split, and `shardings`, PartitionSpecs by patterns of names of inputs and parameters.
+        max_memory_per_device: the most bytes that a device may hold, as `plan.memory()` says it:
+            `"16 GB"`.
         options: none yet; others of the guides, and those of `jit` that make no sense here, are
             refused by name.
 
@@ -232,7 +254,6 @@ def compile(
         PlanError: a hidden move is larger than `max_reshard_bytes`, or devices have too little
             memory and `strict_memory` is set; with `shapes`, or at the first evaluation.
     """
-    refuse_later("compile()", options, COMPILE_LATER)
     refuse_of_other("compile()", options, OF_FUNCTIONS | OF_STEPS)
     refuse_unknown("compile()", options, compile.__kwdefaults__ or ())
     if not isinstance(backend, Backend):
@@ -296,6 +317,18 @@ def compile(
     communication = communication.with_algorithms(
         collective_ops, backend.mesh, backend.engine.library, backend.name
     )
+    asked = read_search(
+        {
+            "auto_partition": auto_partition,
+            "partition_objective": partition_objective,
+            "partition_search_space": partition_search_space,
+            "partition_constraints": partition_constraints,
+            "max_memory_per_device": max_memory_per_device,
+        },
+        backend.mesh,
+        backend.search,
+    )
+    fixed = read_fixed(asked.shardings, parameters, inputs)
     compression = read_compression(gradient_compression, backend.mesh, backend.compression)
     check_names(compression, parameters)
     if gradient_compression is not None:
@@ -320,11 +353,15 @@ def compile(
                     host_arena,
                     inference=inference,
                 ),
+                search=asked.search,
             )
         ),
         accumulate=count,
         zero=_read_zero(zero, zero_axis, backend),
-        in_shardings=read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input"),
+        in_shardings=fixed.join(
+            read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input")
+        ),
+        annotations=fixed.parameters,
         out_shardings=read_shardings(
             out_shardings, outputs, backend.mesh, "out_shardings", "output"
         ),
@@ -338,6 +375,7 @@ def compile(
         notes=notes,
         strategy=partition_strategy,
     )
+    check_searched(snapshot, settings)
     alone = pipeline is None
     given = f"pipeline_schedule={pipeline_schedule!r}" if alone else f"pipeline={pipeline!r}"
     check_stages_for(snapshot, settings.pipeline, given)

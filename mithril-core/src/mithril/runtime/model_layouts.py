@@ -17,7 +17,7 @@ from mithril.models.annotations import Annotation, resolve
 from mithril.models.trace import Traced
 from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.settings import Settings
-from mithril.sharding import FREE, UNSAID, Layout
+from mithril.sharding import FREE, SEARCHED, SEARCHED_REST, UNSAID, Layout
 from mithril.transform import cotangent_name, gradient_of
 from mithril.types import TensorType
 
@@ -114,7 +114,9 @@ class ModelLayouts:
             arrives = self._check(sharding, type, f"parameter '{name}'")
             who = self._find_decider(name, type, sharding)
             # A sharding that an earlier plan chose is one candidate, another one a wish.
-            computed = None if who == COMPUTED_WITH else arrives
+            computed = None if who in (COMPUTED_WITH, SEARCHED) else arrives
+            if who == SEARCHED_REST:
+                return Layout(arrives, rests=arrives, decided_by=who)
             return Layout(arrives, computed, decided_by=who)
         computed = self._find_compute_sharding(name)
         if computed is None and self.settings.zero.stage == 2:  # only gradients are split

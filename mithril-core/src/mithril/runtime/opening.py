@@ -8,6 +8,7 @@ from pathlib import Path
 from mithril.compiler.communication_options import read_communication
 from mithril.compiler.compression_options import read_compression, read_gather_dtype
 from mithril.compiler.options import BACKEND_LATER, check_uneven, read_precision, refuse_later
+from mithril.compiler.search_options import read_auto_sharding
 from mithril.cost import Hardware, as_hardware
 from mithril.cost.axis_order import OPTION as TOPOLOGY_AWARE
 from mithril.cost.axis_order import check_axes
@@ -51,6 +52,8 @@ def open_backend(
     network_topology_aware: bool = False,
     gradient_compression: object = None,
     gather_dtype: str | None = None,
+    auto_sharding: bool | None = None,
+    auto_sharding_config: Mapping[str, object] | None = None,
     **options: object,
 ) -> Backend:
     """Open a backend by name on a device mesh.
@@ -102,6 +105,11 @@ def open_backend(
         gradient_compression: how gradients of models travel where devices add them up; see
             `compile`, of which this and the next are the defaults.
         gather_dtype: in which dtype parameters at rest are gathered.
+        auto_sharding: whether the best way to lay out models is searched for, as by
+            `auto_partition` of `compile`, of which this is the default.
+        auto_sharding_config: what is searched for: with `force_data_parallel` nothing but batches
+            is split; without `allow_mixed_mesh_models` a model is split by its batch, or by
+            everything else, and not by both. Given alone it is `auto_sharding=True`.
         options: the backend's own options.
 
     Raises:
@@ -147,6 +155,7 @@ def open_backend(
         check_axes(mesh)
     compression = read_compression(gradient_compression, mesh)
     gather = read_gather_dtype(gather_dtype)
+    search = read_auto_sharding(auto_sharding, auto_sharding_config)
     engine = open_engine(name, mesh, options, list_argument_names(open_backend)[1:])
     communication = communication.with_algorithms(collective_ops, mesh, engine.library, name)
     backend = Backend(
@@ -155,6 +164,7 @@ def open_backend(
     if mesh_topology is not None:
         backend.hardware = link_as(backend.hardware, mesh_topology, mesh)
     backend.own_options = dict(options)
+    backend.search = search
     backend.is_topology_aware = network_topology_aware and mesh.size > 1
     return backend
 

@@ -37,6 +37,7 @@ from mithril.runtime.host_indices import IndexUse, find_index_uses
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.model_layouts import Arguments, ModelLayouts
 from mithril.runtime.parameter_shardings import ParameterShardings
+from mithril.runtime.searching import Fixed
 from mithril.runtime.settings import Settings
 from mithril.transform import cotangent_name, gradient_of, output_types
 from mithril.types import Shape, TensorType
@@ -181,7 +182,9 @@ class Planner:
             traced = replace(
                 traced,
                 at_rest={**traced.at_rest, **settings.at_rest},
-                annotations={**self._by_default, **traced.annotations},
+                annotations=Fixed(settings.annotations).annotate(
+                    {**self._by_default, **traced.annotations}
+                ),
             )
             if settings.strategy is not None:
                 settings.strategy.check_shapes(parameter_shapes(traced))
@@ -212,9 +215,9 @@ class Planner:
             if any(map(self._is_undecided, self._parameter_names, self._parameters_of(said))):
                 self.shardings.decide()
             if any(map(self._is_undecided, self._parameter_names, self._parameters_of(said))):
-                self.shardings.add(self._make(seeded, nowhere))
+                self.shardings.add(self._decide(seeded, nowhere))
             bound = self._make(seeded, said)
-            self.shardings.ask(partial(self._make, seeded, nowhere))
+            self.shardings.ask(partial(self._decide, seeded, nowhere))
         return bound
 
     def _bind_donating(
@@ -231,6 +234,27 @@ class Planner:
             bound = self._bind(self._argument_kinds(seeded, said), said)
             self.bindings.keep((seeded, NOTHING), said, bound)
         return bound
+
+    def _decide(self, seeded: Seeded, nowhere: Sequence[Kind]) -> Bound[Evaluation]:
+        """Return the plan that decides how parameters lie: of a search, that of its objective.
+
+        Args:
+            seeded: the outputs whose gradients are given in what is evaluated.
+            nowhere: kinds of what is passed for that, with all parameters unplaced.
+        """
+        wants_gradients = self._settings.decides_with_gradients
+        if wants_gradients is None or wants_gradients is (seeded is not None):
+            return self._make(seeded, nowhere)
+        first = nowhere[: len(self._input_names) + len(self._parameter_names)]
+        if not wants_gradients:
+            return self._make(None, first)
+        types = tuple(
+            (name, kind.type) for name, kind in zip(self._input_names, first, strict=False)
+        )
+        outputs = self.output_types(types)
+        floats = tuple(name for name, type in outputs.items() if type.dtype.is_float)
+        kinds = [Kind.of_type(first[0].backend, outputs[name]) for name in floats]
+        return self._make(floats, [*first, *kinds])
 
     def _parameters_of(self, kinds: Sequence[Kind]) -> Sequence[Kind]:
         first = len(self._input_names)
@@ -388,6 +412,8 @@ class Planner:
             placement=self._placement(traced, arguments),
             notes=(*notes, *layouts.overrides(arguments.parameters)),
             donated=self._settings.donated,
+            stacked=traced.stacked,
+            batches=tuple(self._input_names),
         )
 
     def _differentiate(self, traced: Traced, arguments: ArgumentKinds) -> tuple[str, ...]:

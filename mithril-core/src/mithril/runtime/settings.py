@@ -19,6 +19,7 @@ from mithril.runtime.memory_planning import DYNAMIC
 from mithril.runtime.patterns import match_patterns, read_patterns
 from mithril.runtime.strategy import Strategy
 from mithril.runtime.zero import NOTHING, Zero
+from mithril.sharding import LATENCY
 from mithril.transform import cotangent_name
 from mithril.types import to_python
 
@@ -47,6 +48,7 @@ class Settings:
             least; they lie as the mesh says once that is done.
         notes: facts for readers of the plans.
         strategy: what says how parameters lie of which the model says nothing, if anything does.
+        annotations: how parameters are computed with besides what the model says, by name.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
 
@@ -65,6 +67,16 @@ class Settings:
     lays_axes: bool = False
     notes: tuple[str, ...] = ()
     strategy: Strategy | None = None
+    annotations: Mapping[str, Annotation] = field(default_factory=dict)
+
+    @property
+    def decides_with_gradients(self) -> bool | None:
+        """Whether parameters lie as outputs and gradients want it, or as outputs alone do.
+
+        None, without a search: as what is evaluated first does.
+        """
+        search = self.plan.search
+        return None if search is None else not (self.inference or search.objective == LATENCY)
 
 
 def read_pipeline(

@@ -2,18 +2,22 @@
 
 `layout` says what is given of one tensor, `constraints` of all values of a graph, `candidates`
 collects what is possible, `choose` decides exactly, `reshard` finds the cheapest way from one
-sharding to another. Nothing here knows an op by name.
+sharding to another. A search (`search`, `find`) decides what nobody has said, too. Nothing here
+knows an op by name.
 """
 
 from mithril.sharding.candidates import Candidates, collect
 from mithril.sharding.choose import Choice, choose
 from mithril.sharding.constraints import Constraints, find_constraints, list_constrained
+from mithril.sharding.find import find
 from mithril.sharding.layout import FREE, UNSAID, Layout
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Move, Resharder
+from mithril.sharding.search import LATENCY, MEMORY, SEARCHED, SEARCHED_REST, Search
 from mithril.sharding.trial import part_sizes
 
 __all__ = [
-    "FREE", "UNSAID", "Candidates", "Choice", "Constraints", "Layout", "Move", "Option",
-    "Resharder", "choose", "collect", "find_constraints", "list_constrained", "part_sizes",
+    "FREE", "LATENCY", "MEMORY", "SEARCHED", "SEARCHED_REST", "UNSAID", "Candidates", "Choice",
+    "Constraints", "Layout", "Move", "Option", "Resharder", "Search", "choose", "collect", "find",
+    "find_constraints", "list_constrained", "part_sizes",
 ]  # fmt: skip

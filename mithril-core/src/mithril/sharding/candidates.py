@@ -22,12 +22,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mithril.ir import Graph, Node, Op, Phase, Rule, Value
+from mithril.ir import Graph, Node, Op, Rule, Value
 from mithril.ir.rewrite import regions
-from mithril.ir.rule import FactorDims
 from mithril.mesh import MICRO, Axis, Mesh, Sharding
+from mithril.sharding.closure import Closure, collect_links, find_touching
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.copying import Surroundings, find_copying
+from mithril.sharding.partial_sums import find_partial
 from mithril.sharding.regions import Link, drop_leading_dim, links
 from mithril.types import TensorType
 
@@ -66,7 +67,7 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
     nodes = [n for part in parts for n in part.graph.nodes if not n.op.bodies]
     rules = _find_rules(nodes)
     joints = list(links(graph))
-    touching, linked = _touching(nodes), _collect_links(joints)
+    touching, linked = find_touching(nodes), collect_links(joints)
     computed = _collect_compute_specs(given, joints)
     factors: dict[Node, dict[str, tuple[str, ...]]] = {node: {} for node in nodes}
     expandable: set[Node] = set()
@@ -75,7 +76,7 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
     for axis in mesh.axes:
         if axis.size > 1:
             barred = _find_barred(graph, given, computed, axis)
-            closure = _Closure(mesh, axis.name, rules, touching, linked, barred, given.pads)
+            closure = Closure(mesh, axis.name, rules, touching, linked, barred, given.pads)
             closure.run(_seeds(graph, given, axis.name))
             for node, proposed in closure.proposed.items():
                 closure.factors.setdefault(node, set()).update(proposed)
@@ -93,7 +94,9 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
         for node in statistics:
             del factors[node][axis_name]
     partial = {
-        axis: _partial(nodes, joints, axis, rules, factors, forced, copying.get(axis, frozenset()))
+        axis: find_partial(
+            nodes, joints, axis, rules, factors, forced, copying.get(axis, frozenset())
+        )
         for axis in mesh.names
     }
     return Candidates(
@@ -127,135 +130,6 @@ def _find_rules(nodes: Sequence[Node]) -> dict[Node, Rule]:
     return rules
 
 
-class _Closure:
-    """The closure for one mesh axis."""
-
-    def __init__(
-        self,
-        mesh: Mesh,
-        axis: str,
-        rules: Mapping[Node, Rule],
-        touching: Mapping[Value, list[tuple[Node, int, bool]]],
-        linked: Mapping[Value, list[tuple[Value, int]]],
-        barred: frozenset[Value],
-        pads: bool,
-    ) -> None:
-        self._barred = barred
-        self._linked = linked
-        self._pads = pads
-        self.factors: dict[Node, set[str]] = {}
-        self.proposed: dict[Node, set[str]] = {}
-        self.expandable: set[Node] = set()
-        self.cut = 0
-        self._size = mesh.sizes[axis]
-        self._others = [other.size for other in mesh.axes if other.name != axis]
-        self._rules = rules
-        self._touching = touching
-        self._seen: set[tuple[Value, int]] = set()
-
-    def run(self, seeds: Iterator[tuple[Value, int]]) -> None:
-        """Follow dimensions to factors and factors to dimensions until nothing is new.
-
-        The update of a train step takes what it finds: how its state lies proposes nothing to the
-        model, whose gradients are brought there.
-        """
-        given = list(seeds)
-        self._follow(given, is_update=False)
-        found, self._seen = list(self._seen), set()
-        self._follow([*found, *given], is_update=True)
-
-    def _follow(self, work: list[tuple[Value, int]], is_update: bool) -> None:
-        while work:
-            value, dimension = work.pop()
-            if (value, dimension) in self._seen:
-                continue
-            self._seen.add((value, dimension))
-            for other, shift in self._linked.get(value, ()):
-                if dimension + shift >= 0:  # the leading dimension of a stack is not split
-                    work.append((other, dimension + shift))
-            for node, position, is_result in self._touching.get(value, ()):
-                if (node.phase == Phase.update) != is_update:
-                    continue
-                rule = self._rules[node]
-                dims = (rule.results if is_result else rule.operands)[position]
-                for factor in dims[dimension]:
-                    work.extend(self._propose(node, rule, factor))
-
-    def _propose(self, node: Node, rule: Rule, factor: str) -> Iterator[tuple[Value, int]]:
-        found = self.factors.setdefault(node, set())
-        if factor in rule.expandable:
-            self.expandable.add(node)
-        if factor in rule.proposes:
-            yield from self._propose_instead(node, rule, factor)
-        if factor in found or factor in rule.whole:  # found before, or this op needs all of it
-            return
-        major = self._blocking_major(rule, factor)
-        if not self._divides(rule, factor, is_free=major is None):
-            return
-        if major is not None:
-            # A split minor factor proposes its major: one all_to_all instead of a gather.
-            yield from self._propose(node, rule, major)
-            return
-        if any(factor in dim for dims in self._list_barred_dims(node, rule) for dim in dims):
-            return
-        found.add(factor)
-        for values, sides in ((node.inputs, rule.operands), (node.outputs, rule.results)):
-            for value, dims in zip(values, sides, strict=True):
-                for dimension, dim in enumerate(dims):
-                    if factor in dim:
-                        yield value, dimension
-
-    def _propose_instead(self, node: Node, rule: Rule, asked: str) -> Iterator[tuple[Value, int]]:
-        """Add the factors that may be split in place of one; results go on split along that one.
-
-        A minor factor is of use where other axes split its major completely.
-        """
-        proposed = self.proposed.setdefault(node, set())
-        for factor in rule.proposes[asked]:
-            if not self._divides(rule, factor):
-                break  # sub-axes may help, and are noted
-            if self._blocking_major(rule, factor) is None:
-                proposed.add(factor)
-        for value, dims in zip(node.outputs, rule.results, strict=True):
-            for dimension, dim in enumerate(dims):
-                if asked in dim:
-                    yield value, dimension
-
-    def _list_barred_dims(self, node: Node, rule: Rule) -> Iterator[FactorDims]:
-        for values, sides in ((node.inputs, rule.operands), (node.outputs, rule.results)):
-            for value, dims in zip(values, sides, strict=True):
-                if value in self._barred:
-                    yield dims
-
-    def _divides(self, rule: Rule, factor: str, *, is_free: bool = True) -> bool:
-        """Whether the axis may cut the factor: evenly, or with padding where it stands alone.
-
-        Sub-axes that would help are noted, unless a major factor is in the way of them as well.
-        """
-        size = rule.sizes[factor]
-        if size % self._size == 0:
-            return True
-        if rule.may_pad(factor):
-            return self._pads and size > self._size
-        shared = math.gcd(size, self._size)
-        if shared > 1 and is_free:
-            self.cut = max(self.cut, shared)
-        return False
-
-    def _blocking_major(self, rule: Rule, factor: str) -> str | None:
-        """Return the major factor that would have to be split completely first, and cannot be."""
-        for dims in (*rule.operands, *rule.results):
-            for dim in dims:
-                if factor in dim[1:]:
-                    majors = dim[: dim.index(factor)]
-                    size = 1
-                    for name in majors:
-                        size *= rule.sizes[name]
-                    if size > 1 and size not in _products(self._others):
-                        return majors[0]
-        return None
-
-
 def _find_barred(
     graph: Graph, given: Constraints, computed: Mapping[Value, Sharding], axis: Axis
 ) -> frozenset[Value]:
@@ -278,33 +152,6 @@ def _cut(mesh: Mesh, axis: Axis, major: int) -> tuple[int, int]:
     minor = math.prod(other.size for other in siblings[siblings.index(axis) + 1 :])
     below = axis.size // major * minor
     return math.prod(other.size for other in siblings) // below, below
-
-
-def _products(sizes: list[int]) -> set[int]:
-    products = {1}
-    for size in sizes:
-        products |= {size * product for product in products}
-    return products
-
-
-def _collect_links(joints: Sequence[Link]) -> dict[Value, list[tuple[Value, int]]]:
-    """Return, for each value on the border of a loop, what it becomes or came from."""
-    linked: dict[Value, list[tuple[Value, int]]] = {}
-    for link in joints:
-        linked.setdefault(link.source, []).append((link.target, link.shift()))
-        linked.setdefault(link.target, []).append((link.source, -link.shift()))
-    return linked
-
-
-def _touching(nodes: Sequence[Node]) -> dict[Value, list[tuple[Node, int, bool]]]:
-    """Return, for each value, the nodes that use or make it, with the position there."""
-    touching: dict[Value, list[tuple[Node, int, bool]]] = {}
-    for node in nodes:
-        for position, value in enumerate(node.inputs):
-            touching.setdefault(value, []).append((node, position, False))
-        for position, value in enumerate(node.outputs):
-            touching.setdefault(value, []).append((node, position, True))
-    return touching
 
 
 def _seeds(graph: Graph, given: Constraints, axis: str) -> Iterator[tuple[Value, int]]:
@@ -373,50 +220,3 @@ def _find_forced(
                     before = forced.setdefault(node, {}).get(axis, ())
                     forced[node][axis] = tuple(dict.fromkeys((*before, wanted[0])))
     return forced
-
-
-def _partial(
-    nodes: Sequence[Node],
-    joints: Sequence[Link],
-    axis: str,
-    rules: Mapping[Node, Rule],
-    factors: Mapping[Node, Mapping[str, tuple[str, ...]]],
-    forced: Mapping[Node, Mapping[str, tuple[str, ...]]],
-    copying: frozenset[Node],
-) -> frozenset[Value]:
-    """Return the values that some admitted choice makes partial sums over the axis.
-
-    A linear group is an option only where one of its operands can be such a sum; without this,
-    every linear op would have one more option on every axis.
-    """
-    found: set[Value] = set()
-    size = -1
-    while len(found) > size:  # more than once only because of loops
-        size = len(found)
-        _spread_partial(found, nodes, axis, rules, factors, forced, copying)
-        found.update(link.target for link in joints if link.source in found)
-        if not joints:
-            break
-    return frozenset(found)
-
-
-def _spread_partial(
-    found: set[Value],
-    nodes: Sequence[Node],
-    axis: str,
-    rules: Mapping[Node, Rule],
-    factors: Mapping[Node, Mapping[str, tuple[str, ...]]],
-    forced: Mapping[Node, Mapping[str, tuple[str, ...]]],
-    copying: frozenset[Node],
-) -> None:
-    for node in nodes:
-        rule = rules[node]
-        admitted = forced.get(node, {}).get(axis) or factors[node].get(axis, ())
-        for value, dims in zip(node.outputs, rule.results, strict=True):
-            inside = {factor for dim in dims for factor in dim}
-            if any(f not in inside and rule.reduction(f) == "sum" for f in admitted):
-                found.add(value)
-        if node in copying or not forced.get(node, {}).get(axis):
-            groups = ({node.inputs[i] for i in group} for group in rule.linear)
-            if any(found & group for group in groups):
-                found.update(node.outputs)

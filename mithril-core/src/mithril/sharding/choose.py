@@ -17,7 +17,8 @@ from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.mesh import Sharding
 from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
-from mithril.sharding.eliminate import minimise
+from mithril.sharding.eliminate import Answer
+from mithril.sharding.narrow import minimise
 from mithril.sharding.objective import PRICE_UNIT, Objective, ValueUse
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Resharder
@@ -33,7 +34,7 @@ class Choice:
         homes: the sharding each value lives in; one kept at rest has a home in each phase.
         considered: the options each node had.
         price: predicted picoseconds of what could be chosen.
-        is_exact: whether it is proved to be the cheapest.
+        bound: what no choice is cheaper than; the price itself if it is proved to be the cheapest.
         resharder: finds the moves between the shardings, at the prices that were compared.
     """
 
@@ -42,8 +43,13 @@ class Choice:
     homes: Mapping[ValueUse, Sharding]
     considered: Mapping[Node, Sequence[Option]]
     price: float
-    is_exact: bool
+    bound: float
     resharder: Resharder
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is proved to be the cheapest."""
+        return self.bound >= self.price
 
     def home(self, value: Value, phase: Phase = Phase.forward) -> Sharding | None:
         """Return where a value lives in a phase, None when nobody uses it."""
@@ -60,19 +66,33 @@ def choose(
 ) -> Choice:
     """Return the cheapest choice; see the module's text."""
     objective = Objective(graph, given, candidates, resharder)
-    picked, price, is_exact = minimise(objective.domains, objective.tables)
+    return make_choice(objective, minimise(objective.domains, objective.tables))
+
+
+def make_choice(objective: Objective, answer: Answer) -> Choice:
+    """Return the decision that values of variables stand for.
+
+    Args:
+        objective: whose variables they are.
+        answer: the values, their price and its bound.
+
+    Raises:
+        ShardingError: an axis shall split what an op cannot split; the message is the op's own.
+    """
+    picked = answer.picked
     chosen = {
         node: options[picked.get(objective.variable[node], 0)]
         for node, options in objective.options.items()
     }
-    _check_asked(chosen, candidates)
+    _check_asked(chosen, objective.candidates)
     homes = {
         value_use: homes[picked.get(objective.variable[value_use], 0)]
         for value_use, homes in objective.homes.items()
     }
     return Choice(
-        candidates.rules, chosen, homes, objective.options, price / PRICE_UNIT, is_exact, resharder
-    )
+        objective.candidates.rules, chosen, homes, objective.options,
+        answer.cost / PRICE_UNIT, answer.bound / PRICE_UNIT, objective.resharder,
+    )  # fmt: skip
 
 
 def _check_asked(chosen: Mapping[Node, Option], candidates: Candidates) -> None:

@@ -6,8 +6,9 @@ values and on one mesh, the common refinement; what the user's code constrains i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from mithril.errors import MithrilError
 from mithril.ir import Graph, Node, Value
@@ -17,6 +18,7 @@ from mithril.mesh.refinement import has_same_layout
 from mithril.mesh.spec import PartitionSpec
 from mithril.ops.constrain import Constrain
 from mithril.sharding.layout import UNSAID, Layout
+from mithril.sharding.search import Search
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Constraints:
         outputs: of outputs that something is promised of, by name.
         pads: whether a dimension may be split that does not divide; its parts are then padded.
         gradients: how values between, which are gradients that an update takes, live at rest.
+        search: what is searched for, if everything that is not said is.
     """
 
     mesh: Mesh
@@ -36,6 +39,7 @@ class Constraints:
     outputs: Mapping[str, Layout] = field(default_factory=dict)
     pads: bool = True
     gradients: Mapping[Value, Sharding] = field(default_factory=dict)
+    search: Search | None = None
 
     @staticmethod
     def of_border(
@@ -54,6 +58,16 @@ class Constraints:
         """Return what is promised of an output."""
         return self.outputs.get(name, UNSAID)
 
+    def list_admitted(self, value: Value, shardings: Sequence[Sharding]) -> tuple[Sharding, ...]:
+        """Return the shardings that a search admits for a value; whole it may always lie."""
+        patterns = () if self.search is None else self.search.whole
+        axes = {axis for pattern, axis in patterns if fnmatchcase(value.name, pattern)}
+        if not axes:
+            return tuple(shardings)
+        parts = {part.name for part in self.mesh.axes if {part.name, part.origin} & axes}
+        kept = tuple(s for s in shardings if parts.isdisjoint(s.split_axes))
+        return kept or (Sharding.replicated(self.mesh, value.type.rank),)
+
     def binding(self) -> dict[Value, Sharding]:
         """Return what inputs are computed with where that binds whoever takes them."""
         return {
@@ -70,7 +84,11 @@ class Constraints:
 
 
 def find_constraints(
-    graph: Graph, mesh: Mesh, layouts: Mapping[str, Layout], pads: bool = True
+    graph: Graph,
+    mesh: Mesh,
+    layouts: Mapping[str, Layout],
+    pads: bool = True,
+    search: Search | None = None,
 ) -> Constraints:
     """Return what is said of the values of a graph.
 
@@ -79,6 +97,7 @@ def find_constraints(
         mesh: a refinement of the mesh of every layout.
         layouts: what is said, by name of an input, an output or a value between.
         pads: whether a dimension may be split that does not divide.
+        search: what is searched for, if everything that is not said is.
 
     Raises:
         MeshError: a line of the user's code constrains a value to an axis that the mesh lacks.
@@ -93,7 +112,8 @@ def find_constraints(
             outputs[name] = _leave(graph.outputs[name], layout, mesh)
     for value, home in _homes(graph, mesh, layouts, pads):
         found[value] = replace(found.get(value, UNSAID), home=home)
-    return Constraints(mesh, found, outputs, pads, dict(_find_gradients(graph, mesh, layouts)))
+    gradients = dict(_find_gradients(graph, mesh, layouts))
+    return Constraints(mesh, found, outputs, pads, gradients, search)
 
 
 def _find_gradients(

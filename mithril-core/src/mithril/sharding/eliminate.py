@@ -9,9 +9,15 @@ tables that have the variable v, N(v) its neighbours in them, and c the setting 
         = min over all but v of (tables without v + t(c)),   t(c) = min over v of (sum of T(v) at c)
 
 which is exact, because nothing else depends on v. It costs the product of the domains of v and
-N(v); taking the smallest first keeps that small where the graph is long and thin. Should a table
-outgrow the cap, that variable is fixed to its locally best value instead and the result is no
-longer proved exact.
+N(v); taking the smallest first keeps that small where the graph is long and thin.
+
+Should a table outgrow the cap, the tables of v are put in groups that stay below it, and each group
+is minimised over v by itself: what comes out is no more than the minimum, so all of it is a lower
+bound (Dechter and Rish, "Mini-buckets", 2003). Before that the groups are made to agree on what
+each value of v costs at least, by shifting costs among them, which leaves their sum as it is and
+raises the bound (Ihler et al., "Join-graph based cost-shifting schemes", 2012). Read backwards,
+each variable takes what is best for all its tables as the others stand; that has a cost, and the
+bound says by how much it may be above the least.
 
 Models repeat: the tables of one block are those of the next one over other variables. Equal arrays
 of costs are therefore one array, and a step is computed once for the arrays it adds and how their
@@ -25,7 +31,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,13 +64,33 @@ class Work:
     compared: int = 0
 
 
-def minimise(
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found.
+
+    Args:
+        picked: a value for each variable that occurs in a table.
+        cost: of these values, summed over the tables.
+        bound: what no choice of values costs less than; the cost itself if that is the least.
+    """
+
+    picked: dict[int, int]
+    cost: float
+    bound: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing costs less."""
+        return self.bound >= self.cost
+
+
+def eliminate(
     domains: Sequence[int],
     tables: Iterable[Table],
     cap: int = TABLE_CAP,
     work: Work | None = None,
-) -> tuple[dict[int, int], float, bool]:
-    """Return the minimising value of each variable, the minimum, and whether it is exact.
+) -> Answer:
+    """Return the minimising value of each variable, and the minimum.
 
     Args:
         domains: number of values of each variable.
@@ -74,21 +100,61 @@ def minimise(
 
     Variables that occur in no table get value 0.
     """
-    state = _State(domains, tables, work or Work())
-    trail: list[tuple[int, tuple[int, ...], np.ndarray]] = []
-    is_exact = True
+    tables = list(tables)
+    state = _State(domains, tables, work or Work(), cap)
+    trail: list[_Known | _Guessed] = []
     while (cheapest := state.cheapest()) is not None:
         variable, size = cheapest
-        if size > cap:
-            state.fix(variable)
-            is_exact = False
-            trail.append((variable, (), np.array(state.fixed[variable])))
-            continue
-        trail.append((variable, *state.eliminate(variable)))
+        in_groups = size > cap
+        trail.append(
+            state.eliminate_in_groups(variable) if in_groups else state.eliminate(variable)
+        )
     picked: dict[int, int] = {}
-    for variable, neighbours, best in reversed(trail):
-        picked[variable] = int(best[tuple(picked[n] for n in neighbours)])
-    return picked, state.constant, is_exact
+    for step in reversed(trail):
+        picked[step.variable] = step.pick(picked)
+    is_exact = not any(isinstance(step, _Guessed) for step in trail)
+    cost = state.constant if is_exact else evaluate(tables, picked)
+    return Answer(picked, cost, state.constant)
+
+
+def evaluate(tables: Iterable[Table], picked: Mapping[int, int]) -> float:
+    """Return what values cost.
+
+    Args:
+        tables: whose costs are summed.
+        picked: the values; 0 for variables that are not there.
+    """
+    costs = (table.costs[tuple(picked.get(v, 0) for v in table.variables)] for table in tables)
+    return float(sum(costs))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """A variable that was minimised over: its best value for every setting of its neighbours."""
+
+    variable: int
+    neighbours: tuple[int, ...]
+    best: np.ndarray
+
+    def pick(self, picked: Mapping[int, int]) -> int:
+        """Return the best value as others stand."""
+        return int(self.best[tuple(picked[n] for n in self.neighbours)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Guessed:
+    """A variable that was minimised over in groups: the tables that it was in."""
+
+    variable: int
+    tables: Sequence[Table]
+
+    def pick(self, picked: Mapping[int, int]) -> int:
+        """Return the value that is best for all of the tables as others stand."""
+        rows = (
+            table.costs[tuple(picked.get(v, slice(None)) for v in table.variables)]
+            for table in self.tables
+        )
+        return int(np.sum(list(rows), axis=0).argmin())
 
 
 class _State:
@@ -99,11 +165,13 @@ class _State:
     variable) for each size a variable ever had; one that is no longer true is passed over.
     """
 
-    def __init__(self, domains: Sequence[int], tables: Iterable[Table], work: Work) -> None:
+    def __init__(
+        self, domains: Sequence[int], tables: Iterable[Table], work: Work, cap: int
+    ) -> None:
         self.constant = 0.0
-        self.fixed: dict[int, int] = {}
         self._domains = domains
         self._work = work
+        self._cap = cap
         self._steps = _Steps(work)
         self._tables: dict[int, dict[Table, None]] = {}
         self._neighbours: dict[int, set[int]] = {}
@@ -126,8 +194,8 @@ class _State:
                 return variable, size
         return None
 
-    def eliminate(self, variable: int) -> tuple[tuple[int, ...], np.ndarray]:
-        """Minimise over a variable; return its neighbours and its best value for their settings."""
+    def eliminate(self, variable: int) -> _Known:
+        """Minimise over a variable; return its best value for all settings of its neighbours."""
         neighbours = tuple(sorted(self._neighbours[variable]))
         tables = self._remove(variable)
         shared, best = self._steps.minimise(
@@ -139,24 +207,28 @@ class _State:
             self._neighbours[one].update(neighbours)
             self._neighbours[one].discard(one)
             self._measure(one)
-        return neighbours, best
+        return _Known(variable, neighbours, best)
 
-    def fix(self, variable: int) -> None:
-        """Set a variable to the value that is best when every neighbour does what suits it."""
+    def eliminate_in_groups(self, variable: int) -> _Guessed:
+        """Minimise over a variable, its tables in groups below the cap; return the tables."""
         neighbours = self._neighbours[variable]
         tables = self._remove(variable)
-        hopeful = np.zeros(self._domains[variable])
-        for table in tables:
-            at = table.variables.index(variable)
-            others = tuple(i for i in range(table.costs.ndim) if i != at)
-            hopeful = hopeful + table.costs.min(axis=others)
-        value = self.fixed[variable] = int(hopeful.argmin())
-        for table in tables:
-            at = table.variables.index(variable)
-            rest = table.variables[:at] + table.variables[at + 1 :]
-            self._insert(rest, self._steps.share(table.costs.take(value, axis=at)))
-        for neighbour in neighbours:
-            self._measure(neighbour)
+        groups = _group(tables, self._domains, self._cap)
+        for group, more in zip(groups, _shift(variable, groups, self._domains), strict=True):
+            least, shift = self._steps.share(more)
+            self.constant += least
+            terms = [*group, Table((variable,), shift)]
+            others = tuple(sorted({v for t in terms for v in t.variables} - {variable}))
+            shared, _ = self._steps.minimise(
+                [self._domains[v] for v in (*others, variable)],
+                [(t.costs, _find_positions(t, (*others, variable))) for t in terms],
+            )
+            self._insert(others, shared)
+        for one in neighbours:
+            around = {v for table in self._tables.get(one, ()) for v in table.variables}
+            self._neighbours[one] = around - {one}
+            self._measure(one)
+        return _Guessed(variable, tables)
 
     def _remove(self, variable: int) -> list[Table]:
         """Take a variable out, and the tables it occurs in, which are returned."""
@@ -187,6 +259,37 @@ class _State:
     def _compute_size(self, variable: int) -> int:
         others = (self._domains[other] for other in self._neighbours[variable])
         return self._domains[variable] * math.prod(others)
+
+
+def _group(tables: Sequence[Table], domains: Sequence[int], cap: int) -> list[list[Table]]:
+    """Return tables in groups whose sum has no more entries than the cap, or that of one table."""
+    groups: list[tuple[set[int], list[Table]]] = []
+    for table in sorted(tables, key=lambda t: (-t.costs.size, t.variables)):
+        for variables, group in groups:
+            joint = variables.union(table.variables)
+            if math.prod(domains[v] for v in joint) <= cap:
+                variables |= joint
+                group.append(table)
+                break
+        else:
+            groups.append((set(table.variables), [table]))
+    return [group for _, group in groups]
+
+
+def _shift(
+    variable: int, groups: Sequence[list[Table]], domains: Sequence[int]
+) -> list[np.ndarray]:
+    """Return for each group what makes all agree on the least cost of each value of a variable."""
+    least = []
+    for group in groups:
+        total = np.zeros(domains[variable])
+        for table in group:
+            at = table.variables.index(variable)
+            total += table.costs.min(axis=tuple(i for i in range(table.costs.ndim) if i != at))
+        least.append(total)
+    mean = np.sum(least, axis=0) / len(least)
+    known = [np.where(np.isfinite(own), own, 0.0) for own in least]
+    return [np.where(np.isfinite(mean), mean - own, 0.0) for own in known]
 
 
 Term = tuple[np.ndarray, tuple[int, ...]]

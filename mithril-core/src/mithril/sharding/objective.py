@@ -8,6 +8,7 @@ is the sum of
     t * work(n, o(n))                       of every node n
     t * move(p(v, o(maker of v)) -> h(v))   of every value v that is made: it goes home once
     t * move(h(v) -> q(v, o(n)))            of every use of v by a node n; equal moves count once
+    t * move(r(v) -> h(v))                  of every v whose resting place r(v) is searched for
     move(h(v) -> promised(v))               of every output that must leave in a given sharding
     t * move(h(v) -> h(w))                  of every v that becomes w at the border of a loop
 
@@ -20,6 +21,7 @@ itself.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -34,7 +36,9 @@ from mithril.sharding.eliminate import Table
 from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links, split_slice
 from mithril.sharding.reshard import PICOSECONDS, Resharder
-from mithril.sharding.trial import work_seconds
+from mithril.sharding.resting import find_resting
+from mithril.sharding.search import MIXED
+from mithril.sharding.trial import exchange_seconds, work_seconds
 from mithril.types import TensorType
 
 FORBIDDEN = float("inf")
@@ -48,6 +52,8 @@ ValueUse = tuple[Value, Phase]
 """A value in a phase; `forward` stands for both unless the value is kept at rest."""
 Use = tuple[Node, int]
 """An operand of a node."""
+Item = Node | ValueUse | Value
+"""What is chosen: an option, a home, or where a parameter rests."""
 Price = Callable[[TensorType, Sharding, Sharding], float]
 """The price of moving a value of some type from one sharding to another."""
 
@@ -60,6 +66,7 @@ class Objective:
         given: the shardings that are given.
         candidates: what may be split.
         resharder: prices the moves, and its hardware the work.
+        space: of what is searched for.
     """
 
     def __init__(
@@ -68,19 +75,23 @@ class Objective:
         given: Constraints,
         candidates: Candidates,
         resharder: Resharder,
+        space: str = MIXED,
     ) -> None:
+        self.rests = find_resting(graph, given, space)
         self.options: dict[Node, tuple[Option, ...]] = {}
         self.homes: dict[ValueUse, tuple[Sharding, ...]] = {}
-        self.variable: dict[Node | ValueUse, int] = {}
+        self.variable: dict[Item, int] = {}
         self.domains: list[int] = []
-        self.tables: list[Table] = []
+        self.node_tables: list[Table] = []
+        self.value_tables: list[Table] = []
         self._prices: dict[
             tuple[Price, TensorType, tuple[Sharding, ...], tuple[Sharding, ...]], np.ndarray
         ] = {}
-        self._given = given
-        self._candidates = candidates
-        self._resharder = resharder
+        self.given = given
+        self.candidates = candidates
+        self.resharder = resharder
         self._node_options = NodeOptions(given.mesh, candidates, given.pads)
+        self._times: dict[Node, int] = {}
         self._node_prices: dict[tuple[int, int], np.ndarray] = {}
         self._links = list(links(graph))
         self._joined = {value_use for link in self._links for value_use in self._ends(link)}
@@ -88,6 +99,8 @@ class Objective:
         self._promised = _find_output_shardings(graph, given)
         self._resting = {value for value, layout in given.promises(graph) if layout.rests}
         parts = list(regions(graph))
+        for value, rests in self.rests.items():
+            self._add_rest(value, rests)
         for part in parts:
             for node in part.graph.nodes:
                 if not node.op.bodies:
@@ -104,29 +117,54 @@ class Objective:
             if layout.follows is not None:
                 self._tie(graph.outputs[name], graph.input(layout.follows))
 
+    @property
+    def tables(self) -> list[Table]:
+        """What is summed: the work of nodes, then the moves of values."""
+        return [*self.node_tables, *self.value_tables]
+
+    def list_issued(self) -> list[Table]:
+        """Return the seconds of what nodes exchange themselves, which is part of their work."""
+        found = []
+        for node, options in self.options.items():
+            rule = self.candidates.rules[node]
+            if rule.special and len(options) > 1:
+                seconds = [exchange_seconds(node, rule, o, self.resharder) for o in options]
+                prices = np.round(np.array(seconds) * self._times[node] * PICOSECONDS) * PRICE_UNIT
+                found.append(Table((self.variable[node],), prices))
+        return found
+
     # -------------------------------------------------------------- nodes
 
     def _add_node(self, node: Node, times: int) -> None:
         options = self.options[node] = self._node_options.of(node)
+        self._times[node] = times
         self._add(node, len(options))
-        if len(options) == 1:
-            return
+        if len(options) == 1 and self.given.search is None:
+            return  # a search tells what everything costs, and not what can be chosen
         if (id(options), times) not in self._node_prices:  # equal nodes share their options
             self._node_prices[id(options), times] = self._price_options(node, options, times)
         prices = self._node_prices[id(options), times]
-        self.tables.append(Table((self.variable[node],), prices))
+        self.node_tables.append(Table((self.variable[node],), prices))
 
     def _price_options(self, node: Node, options: Sequence[Option], times: int) -> np.ndarray:
-        rule, prices = self._candidates.rules[node], []
+        rule, prices = self.candidates.rules[node], []
         types = [[value.type for value in values] for values in (node.inputs, node.outputs)]
         product = product_dtype(node.op, *types)
         for option in options:
-            seconds = times * work_seconds(node, rule, option, product, self._resharder)
+            seconds = times * work_seconds(node, rule, option, product, self.resharder)
             tie = LINEAR_TIE * len(option.linear)
-            prices.append(round(seconds * PICOSECONDS) * PRICE_UNIT + tie)
+            is_out = math.isinf(seconds)
+            price = FORBIDDEN if is_out else round(seconds * PICOSECONDS) * PRICE_UNIT + tie
+            prices.append(price)
         return np.array(prices)
 
-    def _add(self, item: Node | ValueUse, size: int) -> None:
+    def _add_rest(self, value: Value, rests: Sequence[Sharding]) -> None:
+        self._add(value, len(rests))
+        sizes = [MEMORY_TIE / s.mesh.product(s.split_axes) for s in rests]
+        rows = (self.variable[value],) if len(rests) > 1 else ()
+        self.value_tables.append(Table(rows, np.array(sizes).squeeze()))
+
+    def _add(self, item: Item, size: int) -> None:
         self.variable[item] = len(self.domains)
         self.domains.append(size)
 
@@ -136,7 +174,7 @@ class Objective:
         producers = graph.producers()
         for value in graph.values():
             for phase, users in self._phases(value, uses.get(value, [])):
-                if users or value in self._promised or self._given.of(value).is_free:
+                if users or self._has_home(value):
                     produced = self._list_produced(value, producers.get(value))
                     needs = map(self._needs, users)
                     self.homes[value, phase] = self._home_candidates(value, produced, needs)
@@ -144,9 +182,18 @@ class Objective:
                     produced = self._list_produced(value, producers.get(value))
                     self.homes[value, phase] = self._home_candidates(value, produced, ())
 
+    def _has_home(self, value: Value) -> bool:
+        """Whether a value has a home though no op uses it."""
+        is_free = self.given.of(value).is_free and value not in self.rests
+        return value in self._promised or is_free
+
+    def _is_kept(self, value: Value) -> bool:
+        """Whether a value lives at rest, and is fetched in each phase."""
+        return value in self.rests or self.given.of(value).rests is not None
+
     def _phases(self, value: Value, uses: list[Use]) -> list[tuple[Phase, list[Use]]]:
         """Return the uses of a value by phase; one that is kept at rest is fetched in each."""
-        if self._given.of(value).rests is None:
+        if not self._is_kept(value):
             return [(Phase.forward, uses)]
         return [(phase, [use for use in uses if use[0].phase == phase]) for phase in Phase]
 
@@ -155,19 +202,21 @@ class Objective:
         return [option.operands[position] for option in self.options[node]]
 
     def _list_produced(self, value: Value, producer: Node | None) -> list[Sharding]:
-        if self._given.of(value).is_free:
-            return [Sharding.replicated(self._given.mesh, value.type.rank)]
+        if value in self.rests:
+            return list(self.rests[value])
+        if self.given.of(value).is_free:
+            return [Sharding.replicated(self.given.mesh, value.type.rank)]
         if value in self._arrives:
             return []
         if producer is None:
-            return [self._given.of(value).arrival(self._given.mesh, value.type.rank)]
+            return [self.given.of(value).arrival(self.given.mesh, value.type.rank)]
         position = producer.outputs.index(value)
         return [option.results[position] for option in self.options[producer]]
 
     def _home_candidates(
         self, value: Value, produced: Sequence[Sharding], needs: Iterable[Sequence[Sharding]]
     ) -> tuple[Sharding, ...]:
-        given = self._given.of(value)
+        given = self.given.of(value)
         if given.home is not None:
             return (given.home,)
         needed = itertools.chain.from_iterable(needs)
@@ -178,11 +227,11 @@ class Objective:
             wished = filter(None, [given.computed])
             whole = (s.drop_partial() for s in (*found, *wished) if MICRO not in s.split_axes)
             found = dict.fromkeys(whole)
-        return tuple(found)
+        return self.given.list_admitted(value, tuple(found))
 
     def _share_homes(self) -> None:
         """Let values on both sides of a loop's border live alike."""
-        fixed = {v for v, given in self._given.layouts.items() if given.home or given.is_free}
+        fixed = {v for v, given in self.given.layouts.items() if given.home or given.is_free}
         for link in self._links:
             fixed |= self._fix(link)
         size = -1
@@ -202,22 +251,22 @@ class Objective:
         for value_use, homes in self.homes.items():
             if not homes:
                 self.homes[value_use] = (
-                    Sharding.replicated(self._given.mesh, value_use[0].type.rank),
+                    Sharding.replicated(self.given.mesh, value_use[0].type.rank),
                 )
 
     def _fix(self, link: Link) -> set[Value]:
         """Keep what lives at rest there: it is fetched, and given back, slice by slice."""
-        resting = self._given.of(link.source).resting
+        resting = self.given.of(link.source).resting
         if link.slices and resting is not None:
             self.homes[link.source, link.phase] = (resting,)
-            resting_slice = split_slice(resting, link.source.type, self._given.pads)
+            resting_slice = split_slice(resting, link.source.type, self.given.pads)
             self.homes[link.target, Phase.forward] = (resting_slice,)
             return {link.source, link.target}
-        goal = self._given.gradients.get(link.target)
+        goal = self.given.gradients.get(link.target)
         if link.target in self._resting and len(set(self._promised[link.target])) == 1:
             goal = self._promised[link.target][0]
         if link.stacks and goal is not None:
-            resting_slice = split_slice(goal, link.target.type, self._given.pads)
+            resting_slice = split_slice(goal, link.target.type, self.given.pads)
             self.homes[link.target, Phase.forward] = (goal,)
             self.homes[link.source, Phase.forward] = (resting_slice,)
             return {link.source, link.target}
@@ -245,7 +294,10 @@ class Objective:
         value = value_use[0]
         homes = self.homes[value_use]
         self._add(value_use, len(homes))
-        if value not in self._arrives:
+        if value in self.rests:
+            prices = self._price_all(self._move, value.type, self.rests[value], homes)
+            self._relate(value, value_use, prices)
+        elif value not in self._arrives:
             produced = self._list_produced(value, producer)
             self._connect(producer, value_use, self._arrival(value, produced, homes) * times)
         goals = self._promised.get(value)
@@ -265,7 +317,7 @@ class Objective:
     def _arrival(
         self, value: Value, produced: Sequence[Sharding], homes: tuple[Sharding, ...]
     ) -> np.ndarray:
-        if self._given.of(value).is_free:  # arrives where it is needed; the smaller the better
+        if self.given.of(value).is_free:  # arrives where it is needed; the smaller the better
             return np.array([[MEMORY_TIE / h.mesh.product(h.split_axes) for h in homes]])
         return self._price_all(self._move, value.type, tuple(produced), homes)
 
@@ -300,15 +352,16 @@ class Objective:
             held = start.reduction_of(axis)
             if held != reduction and not (held is None and reduction == "sum"):
                 return FORBIDDEN  # only a sum can be made partial
-        path = self._resharder.path(start, goal, type)
+        path = self.resharder.find_path(start, goal, type)
+        if path is None:
+            return FORBIDDEN
         collectives = sum(move.is_collective for move in path.moves)
         return path.price * PRICE_UNIT + collectives * COLLECTIVE_TIE
 
     # -------------------------------------------------------------- prices of links
 
     def _ends(self, link: Link) -> tuple[ValueUse, ValueUse]:
-        is_kept = self._given.of(link.source).rests is not None
-        there = link.phase if is_kept else Phase.forward
+        there = link.phase if self._is_kept(link.source) else Phase.forward
         return (link.source, there), (link.target, Phase.forward)
 
     def _price_link(self, link: Link) -> None:
@@ -333,24 +386,24 @@ class Objective:
 
         That home is chosen, too, so this is a table over both and no promise.
         """
-        here, there = (value, Phase.forward), (source, Phase.forward)
-        if here == there:
+        if value is source:
             return  # an input that leaves as it came
-        prices = [
-            [self._leave(h, [goal], value) for h in self.homes[here]] for goal in self.homes[there]
-        ]
+        here = (value, Phase.forward)
+        there: Item = source if source in self.rests else (source, Phase.forward)
+        goals = self.rests.get(source) or self.homes[source, Phase.forward]
+        prices = [[self._leave(h, [goal], value) for h in self.homes[here]] for goal in goals]
         self._relate(there, here, np.array(prices))
 
-    def _relate(self, one: ValueUse, other: ValueUse, prices: np.ndarray) -> None:
+    def _relate(self, one: Item, other: Item, prices: np.ndarray) -> None:
         rows = () if prices.shape[0] == 1 else (self.variable[one],)
         columns = () if prices.shape[1] == 1 else (self.variable[other],)
-        self.tables.append(Table(rows + columns, prices.squeeze()))
+        self.value_tables.append(Table(rows + columns, prices.squeeze()))
 
     def _connect(self, node: Node | None, value_use: ValueUse, prices: np.ndarray) -> None:
         """Add a table over (node choice, home), without variables that have one possibility."""
         rows = () if node is None or len(prices) == 1 else (self.variable[node],)
         columns = () if prices.shape[1] == 1 else (self.variable[value_use],)
-        self.tables.append(Table(rows + columns, prices.squeeze()))
+        self.value_tables.append(Table(rows + columns, prices.squeeze()))
 
 
 def _find_output_shardings(graph: Graph, given: Constraints) -> dict[Value, list[Sharding]]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.cost import Hardware, collective_seconds, describe_emulation
@@ -111,15 +111,24 @@ class Resharder:
         mesh: the devices.
         hardware: the profile.
         pads: whether a dimension may be split that does not divide.
+        refuses: whether a collective of some kind and bytes may not occur; None if all may.
     """
 
-    def __init__(self, mesh: Mesh, hardware: Hardware, pads: bool = True) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        hardware: Hardware,
+        pads: bool = True,
+        refuses: Callable[[str, int], bool] | None = None,
+    ) -> None:
         self._mesh = mesh
         self.hardware = hardware
+        self._refuses = refuses
         self._pads = pads
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
         self._steps: dict[tuple[Sharding, TensorType], _Steps] = {}
         self._seconds: dict[tuple[Move, TensorType], float] = {}
+        self._moves: dict[tuple[Sharding, Sharding], tuple[Move, ...]] = {}
 
     def path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
         """Return the cheapest path.
@@ -132,6 +141,23 @@ class Resharder:
         if found is None:
             found = self._paths[key] = self._search(start, goal, type)
         return found
+
+    def find_path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path | None:
+        """Return the cheapest path, None if there is none without what is refused.
+
+        Raises:
+            PlanError: there would be none with that, either.
+        """
+        try:
+            return self.path(start, goal, type)
+        except PlanError:
+            if self._refuses is None:
+                raise
+            return None
+
+    def refuses(self, kind: str, nbytes: int) -> bool:
+        """Return whether a collective may not occur."""
+        return self._refuses is not None and self._refuses(kind, nbytes)
 
     def move_bytes(self, move: Move, type: TensorType) -> int:
         """Return the bytes of a collective move with padding, as `Collective.bytes` counts them."""
@@ -208,10 +234,20 @@ class Resharder:
         self, here: int, steps: _Steps, goal: Sharding, type: TensorType
     ) -> tuple[Step, ...]:
         found: list[Step] = []
-        for move in _moves(steps.shardings[here], goal, type, self._pads):
+        for move in self._list_moves(steps.shardings[here], goal, type):
+            if move.is_collective and self.refuses(move.kind, self.move_bytes(move, type)):
+                continue
             price = round(self.seconds(move, type) * PICOSECONDS)
             found.append((price, int(move.is_collective), steps.number(move.after), move))
         return tuple(found)
+
+    def _list_moves(self, here: Sharding, goal: Sharding, type: TensorType) -> Sequence[Move]:
+        """Return the moves worth trying; those of sizes that all divide are the same for each."""
+        if any(size % self._mesh.size for size in type.shape):
+            return tuple(_moves(here, goal, type, self._pads))
+        if (here, goal) not in self._moves:
+            self._moves[here, goal] = tuple(_moves(here, goal, type, self._pads))
+        return self._moves[here, goal]
 
     def _finish(self, trail: Trail, type: TensorType) -> Path:
         moves: list[Move] = []

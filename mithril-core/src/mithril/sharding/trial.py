@@ -6,6 +6,7 @@ ring attention, say). They are priced by what is really issued, so that no formu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -56,10 +57,19 @@ def work_seconds(
     parts = option.results[0].mesh.product(option.factors)
     inputs, outputs = _local(node.inputs, option.operands), _local(node.outputs, option.results)
     flops, nbytes = node.cost().flops / parts, node.op.cost(inputs, outputs).bytes
+    work = cost.work_seconds(node.op, flops, nbytes, product, resharder.hardware)
+    return work + exchange_seconds(node, rule, option, resharder)
+
+
+def exchange_seconds(node: Node, rule: Rule, option: Option, resharder: Resharder) -> float:
+    """Return the predicted seconds of the collectives that a node issues itself.
+
+    They are infinite if one of them may not occur. Arguments are those of `work_seconds`.
+    """
     issued = exchanges(node, rule, option)
-    return cost.work_seconds(node.op, flops, nbytes, product, resharder.hardware) + sum(
-        resharder.collective_seconds(e.kind, e.bytes, e.axes) for e in issued
-    )
+    if any(resharder.refuses(e.kind, e.bytes) for e in issued):
+        return math.inf
+    return sum(resharder.collective_seconds(e.kind, e.bytes, e.axes) for e in issued)
 
 
 def part_sizes(mesh: Mesh, axes: tuple[str, ...], size: int) -> tuple[int, ...]:

@@ -135,6 +135,12 @@ def _split_parts(x: Any, dimension: int, count: int) -> Any:
     return lax.reshape(parts, (count, math.prod(parts.shape[1:])))
 
 
+def _shape_parts(shape: tuple[int, ...], dimension: int, count: int) -> tuple[int, ...]:
+    """Return the shape of the parts of all devices, one after another."""
+    part = shape[dimension] // count
+    return (count, *shape[:dimension], part, *shape[dimension + 1 :])
+
+
 def _cut_rows(rows: Any, sizes: list[int]) -> Iterator[Any]:
     """Yield so many columns of some rows, one after another."""
     for start, stop in pairwise(accumulate(sizes, initial=0)):
@@ -146,8 +152,10 @@ def all_to_all(op: ops.AllToAll, types: Types) -> Run:
     """Pieces along one dimension sent to their device, and joined along another one.
 
     XLA looks through the padding of what it cuts, and then finds pieces in layouts that differ,
-    which it refuses; it does not look through a barrier.
+    which it refuses; it does not look through a barrier. Several operands are one array.
     """
+    if len(types) > 1:
+        return _exchange_flat(op, types)
     if empty := _empty(op, types):
         return empty
     return lambda x: lax.all_to_all(
@@ -155,10 +163,38 @@ def all_to_all(op: ops.AllToAll, types: Types) -> Run:
     )
 
 
+def _exchange_flat(op: ops.AllToAll, types: Types) -> Run:
+    """Return the all_to_all of several operands in one array, row by row for the devices."""
+    shapes = [_shape_parts(type.shape, op.split, op.count) for type in types]
+    sizes, results = [math.prod(shape[1:]) for shape in shapes], op.infer(types)
+
+    def run(*operands: Any) -> Any:
+        rows = [_split_parts(x, op.split, op.count) for x in operands]
+        flat = lax.optimization_barrier(lax.concatenate(rows, 1))
+        found = _cut_rows(lax.all_to_all(flat, op.axes, 0, 0, tiled=True), sizes)
+        parts = (
+            jnp.moveaxis(lax.reshape(row, shape), 0, op.concat)
+            for row, shape in zip(found, shapes, strict=True)
+        )
+        return tuple(
+            lax.reshape(part, made.shape) for part, made in zip(parts, results, strict=True)
+        )
+
+    return run
+
+
 @kernel(ops.Permute)
 def permute(op: ops.Permute, types: Types) -> Run:
-    """The value sent on; who gets none has zeros."""
-    return lambda x: lax.ppermute(x, op.axes, _in_mesh_order(op))
+    """The value sent on, or several of them in one array; who gets none has zeros."""
+    if len(types) == 1:
+        return lambda x: lax.ppermute(x, op.axes, _in_mesh_order(op))
+
+    def run(*operands: Any) -> Any:
+        flat = lax.concatenate([lax.reshape(x, (1, x.size)) for x in operands], 1)
+        rows = _cut_rows(lax.ppermute(flat, op.axes, _in_mesh_order(op)), [t.size for t in types])
+        return tuple(lax.reshape(row, x.shape) for row, x in zip(rows, operands, strict=True))
+
+    return run
 
 
 def _in_mesh_order(op: ops.Permute) -> list[tuple[int, int]]:

@@ -6,13 +6,15 @@ apart.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from mithril.engine.kernels.registry import Run, Types
+from mithril.engine.kernels.registry import Kernel, Run, Types
 from mithril.ir import Builder, Graph, Op, registry
 from mithril.ops.definition import UserOp
 
-from mithril_jax.kernels.table import KERNELS, kernel
+from mithril_jax.kernels.table import CPU_KERNELS, KERNELS
 
 
 def register_fused() -> None:
@@ -20,14 +22,15 @@ def register_fused() -> None:
     for name, op_class in registry().items():
         fused = op_class.expand is not Op.expand and not issubclass(op_class, UserOp)
         if fused and name not in KERNELS:
-            kernel(op_class)(expand)
+            for table in (KERNELS, CPU_KERNELS):
+                table.register(op_class)(partial(expand, kernels=table))
 
 
-def expand(op: Op, types: Types) -> Run:
-    """The expansion of an op, as a function."""
+def expand(op: Op, types: Types, kernels: Mapping[str, Kernel]) -> Run:
+    """The expansion of an op into others with these kernels, as a function."""
     from mithril_jax.lower import graph_function, no_after
 
-    run = graph_function(_expansion(op, types), KERNELS, no_after)
+    run = graph_function(_expansion(op, types), kernels, no_after)
 
     def apply(*operands: Any) -> Any:
         results = run(operands, None)

@@ -1,7 +1,7 @@
 """Collectives and messages that PyTorch issued, compared with a plan: kind, mesh axes and bytes.
 
-Gloo reduces all that is scattered, and so does Mithril on it: there an all_reduce of as many bytes
-over the same axes carries a reduce_scatter out.
+Gloo has no reduce_scatter: there an all_to_all of as many bytes over the same axes carries it out,
+in which a process sends nothing to itself. Between two it looks like a permute of half of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 from mithril.errors import BackendError
 from mithril.ops.collective import (
     SEND,
-    AllReduce,
     AllToAll,
     Permute,
     ReduceScatter,
@@ -47,11 +46,14 @@ def kind_of(op: str) -> str:
 def to_plan_row(observed: Mapping[str, Any]) -> Row:
     """Return a collective as a plan lists it, from what `pool.recorder` saw of it."""
     kind = kind_of(observed["op"])
-    if kind == AllToAll.name and observed["has_splits"]:
-        kind = Permute.name
-    nbytes: int = observed["bytes"]
+    nbytes, group = int(observed["bytes"]), len(observed["ranks"])
+    if kind == AllToAll.name and observed["partners"] < group:
+        if 1 < observed["partners"] == group - 1:
+            nbytes = nbytes * group // (group - 1)  # with what stays
+        else:
+            kind = Permute.name
     if kind in collectives():
-        nbytes = class_of(kind).to_counted_bytes(nbytes, len(observed["ranks"]))
+        nbytes = class_of(kind).to_counted_bytes(nbytes, group)
     return kind, tuple(observed["axes"]), nbytes
 
 
@@ -77,7 +79,7 @@ def match_rows(program: Program, rows: Iterable[Row]) -> Iterator[Issued]:
     """
     planned = list(program.issue())
     for row in rows:
-        # Of a scatter and a sum of as many bytes that one comes first which the plan has first.
+        # Of a scatter and an exchange of as many bytes that comes first which the plan has first.
         wanted = next((one.row for one in planned if _is_whole(row, one.row)), row)
         found = find_issued(wanted, planned)
         if found.origin is not None:
@@ -187,7 +189,9 @@ def _carries_out(row: Row, wanted: Row) -> bool:
 
 def _is_whole(row: Row, wanted: Row) -> bool:
     """Whether a row is what is wanted, or carries it out."""
-    return row == wanted or (wanted[0], row) == (ReduceScatter.name, (AllReduce.name, *wanted[1:]))
+    kind, axes, nbytes = wanted
+    exchanges = (AllToAll.name, axes, nbytes), (Permute.name, axes, nbytes // 2)
+    return row == wanted or (kind == ReduceScatter.name and row in exchanges)
 
 
 def _mismatch(rank: int, found: object, wanted: object) -> BackendError:

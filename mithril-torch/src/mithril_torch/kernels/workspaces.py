@@ -7,6 +7,7 @@ Multiples of the largest of these, as PyTorch's own profiler counts them
 from __future__ import annotations
 
 from mithril import ops
+from mithril.ops.attention import Attention, AttentionGradient
 
 WORKSPACES: tuple[tuple[str, float], ...] = (
     (ops.Convolution.name, 1.0),
@@ -16,3 +17,9 @@ WORKSPACES: tuple[tuple[str, float], ...] = (
     (ops.CrossEntropyGradient.name, 2.0),
     (ops.Where.name, 2.0),
 )
+
+ORDERED: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (Attention.name, ("rows", "rows", "rows")),
+    (AttentionGradient.name, ("rows", "rows", "rows", "rows", "", "all")),
+)
+"""What of operands has to lie in order for PyTorch's flash kernel, which gets copies otherwise."""

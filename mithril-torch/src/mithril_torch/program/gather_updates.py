@@ -2,7 +2,8 @@
 
 Each parameter has an update of its own in a plan. Those with the same numbers, dtypes, learning
 rate and count become one node, which stands where its first result is needed: PyTorch's kernel
-takes lists, and on a GPU starts a few times instead of once a parameter.
+takes lists, and on a GPU starts a few times instead of once a parameter. Those whose gradients
+arrive by different collectives stay apart, in the order of these, so that none waits for another's.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mithril.engine.equal_scalars import join_equal_scalars
-from mithril.ir import Graph, Node, Op, Value
+from mithril.ir import Graph, Node, Op, Phase, Value, Wait
 from mithril.ir.op import Types
 from mithril.ir.rewrite import map_bodies
+from mithril.ops.collective import collective_of
 from mithril.ops.optimizer import AdamWStep
+from mithril.types import DType
+
+_Key = tuple[int, Op, tuple[DType, ...], tuple[Value, ...]]
+"""What updates have in common that are one: first, when their gradients arrive."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,9 @@ def gather_updates(graph: Graph) -> Graph:
 
 def _gather(nodes: Sequence[Node]) -> Iterator[Node]:
     """Yield the nodes in order; an update waits until somebody reads a result of its like."""
-    waiting: dict[object, list[Node]] = {}
-    made: dict[Value, object] = {}
+    waiting: dict[_Key, list[Node]] = {}
+    made: dict[Value, _Key] = {}
+    arrivals = _list_arrivals(nodes)
     for node in nodes:
         for key in dict.fromkeys(made[value] for value in node.inputs if value in made):
             yield _join(waiting.pop(key))
@@ -61,10 +68,31 @@ def _gather(nodes: Sequence[Node]) -> Iterator[Node]:
         if not isinstance(node.op, AdamWStep):
             yield node
             continue
-        key = node.op, tuple(value.type.dtype for value in node.inputs[:4]), node.inputs[4:]
+        dtypes, arrival = (
+            tuple(x.type.dtype for x in node.inputs[:4]),
+            arrivals.get(node.inputs[1], -1),
+        )
+        key = arrival, node.op, dtypes, node.inputs[4:]
         waiting.setdefault(key, []).append(node)
         made |= dict.fromkeys(node.outputs, key)
-    yield from map(_join, waiting.values())
+    for _, found in sorted(waiting.items(), key=lambda item: item[0][0]):
+        yield _join(found)
+
+
+def _list_arrivals(nodes: Sequence[Node]) -> dict[Value, int]:
+    """Return by value the position of the last collective that only updates wait for, or -1."""
+    awaited: set[Value] = set()
+    for node in reversed(nodes):
+        passes_on = node.op.is_view or isinstance(node.op, Wait)
+        if node.phase != Phase.update and (not passes_on or awaited.intersection(node.outputs)):
+            awaited.update(node.inputs)
+    found: dict[Value, int] = {}
+    for position, node in enumerate(nodes):
+        arrival = max((found.get(value, -1) for value in node.inputs), default=-1)
+        for value in node.outputs:
+            is_last = collective_of(node.op) is not None and value not in awaited
+            found[value] = position if is_last else arrival
+    return found
 
 
 def _join(nodes: Sequence[Node]) -> Node:

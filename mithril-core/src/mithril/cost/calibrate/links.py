@@ -37,9 +37,14 @@ LEAST_LATENCY, LEAST_SECONDS_PER_BYTE = 1e-9, 1e-12
 
 
 def list_kinds(engine: Engine) -> tuple[str, ...]:
-    """Return the kinds of collectives that an engine runs itself, and that are measured."""
+    """Return the kinds of collectives that an engine runs, and does not make of others."""
     kinds = (AllReduce, AllGather, ReduceScatter, AllToAll, Permute)
-    return tuple(kind.name for kind in kinds if kind.name in engine.capabilities)
+    has, transport = engine.capabilities, engine.transport
+    return tuple(
+        kind.name
+        for kind in kinds
+        if kind.name in has and (transport is None or transport.has(kind.name))
+    )
 
 
 def list_axes(mesh: Mesh) -> tuple[str, ...]:

@@ -63,8 +63,14 @@ def _write(op: Collective, operands: Sequence[Tensor], way: Way, how: Exchange) 
             for part, made in zip(parts, results, strict=True)
         ]
     assert isinstance(op, AllToAll), "other kinds have no choice of algorithms"
-    rows = how.exchange(way.parts, _to_rows(operands[0], op.split, op.count))
-    return [_from_rows(rows, op.concat, results[0].shape)]
+    pieces = [_to_rows(x, op.split, op.count) for x in operands]
+    if len(pieces) == 1:
+        return [_from_rows(how.exchange(way.parts, pieces[0]), op.concat, results[0].shape)]
+    wide = _join([piece.reshape(op.count, piece.size // op.count) for piece in pieces])
+    parts = _cut(how.exchange(way.parts, wide), [piece.shape[1:] for piece in pieces])
+    return [
+        _from_rows(part, op.concat, made.shape) for part, made in zip(parts, results, strict=True)
+    ]
 
 
 def _to_rows(x: Tensor, dimension: int, count: int) -> Any:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from mithril.cost import Hardware
-from mithril.ir import Graph, Node, Phase
+from mithril.ir import Graph, Node, Phase, Value
 from mithril.mesh import Mesh
-from mithril.ops.collective import AllToAll, Permute, ReduceScatter, collective_of
+from mithril.ops.collective import ReduceScatter, collective_of
 from mithril.partition.bucket_filling import join_collectives
 from mithril.partition.overlap.stretches import find_stretches
 from mithril.partition.sources import is_cheap
-
-ALONE = (AllToAll, Permute)
-"""What takes one operand."""
 
 
 def bucket_blocks(
@@ -42,14 +39,17 @@ def bucket_blocks(
 
 
 def _list_started(graph: Graph, moved: Collection[Node]) -> Iterator[Sequence[Node]]:
-    """Yield what is started at one place, and is alike."""
+    """Yield what is started at one place, and is alike, if nothing there needs any of it."""
     current: dict[object, list[Node]] = {}
+    made = set[Value]()
     for node in graph.nodes:
-        if node in moved and not isinstance(collective_of(node.op), ALONE):
-            current.setdefault(_describe(node), []).append(node)
-        elif collective_of(node.op) is None and not is_cheap(node):
+        is_work = collective_of(node.op) is None and not is_cheap(node)
+        if is_work or made.intersection(node.inputs):
             yield from current.values()
-            current = {}
+            current, made = {}, set()
+        if node in moved:
+            current.setdefault(_describe(node), []).append(node)
+            made.update(node.outputs)
     yield from current.values()
 
 

@@ -5,8 +5,8 @@ what nothing but a result waits for be done last, `advance` starts collectives o
 `postpone` puts work behind those that cannot start earlier. Then what was moved becomes a start and
 a wait right before the first use of the results. A collective that was not moved stays as it is: it
 starts where it stands, and is waited for where it is first used. What is scattered keeps its
-operands in memory until it is waited for; so that is done two blocks later, or up to four, if it is
-predicted to have ended by then.
+operands in memory until it is waited for; so that is done one block later, or up to four, the first
+after which it is predicted to have ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mithril.partition.overlap.stretches import find_stretches
 from mithril.partition.overlap.waits import place_waits, wait_at_once
 from mithril.plan import Program
 
-AHEAD = (2, 3, 4)
+AHEAD = (1, 2, 3, 4)
 """After so many blocks what is scattered is waited for: the first that costs no time."""
 SLACK = 1e-6
 """The part of a program's time that a wait may cost."""

@@ -64,6 +64,7 @@ class DilocoStep:
         self._specs = {n: lies.spec for n, lies in start.shardings.items()}
         self._meet = jit(self._make_outer_step, backend=local.backend, donate=(0, 1, 2))
         self._outer_plan: Plan | None = None
+        self._kept = 0  # bytes on a device
         self._counter = StepCounter()
 
     # ------------------------------------------------------------------ what the plans tell
@@ -91,9 +92,10 @@ class DilocoStep:
     def memory(self) -> PlanMemory:
         """Return what each device holds while a local step runs.
 
-        `anchor` and the outer optimiser's state lie on the devices besides.
+        Once there is a state, that is with its `anchor` and the outer optimiser's state, which lie
+        on the devices meanwhile.
         """
-        return self._local.memory()
+        return self._local.memory().keeping("anchor and outer state", self._kept)
 
     # ------------------------------------------------------------------ running
 
@@ -173,6 +175,10 @@ class DilocoStep:
         return constrain(copies, PartitionSpec(self._rule.axis, *spec.entries))
 
     def _plan_outer(self, params: Any, anchor: Any, outer: Any) -> None:
+        kept: list[Any] = []
+        flatten([anchor, outer], kept)
+        types = (x.type.with_shape(x.sharding.local_shape(x.type.shape)) for x in kept)
+        self._kept = sum(type.nbytes for type in types)
         self._outer_plan = self._meet.plan(dict(params), dict(anchor), outer)
 
     # ------------------------------------------------------------------ state

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from mithril.compiler.compression_options import check_names, read_compression
-from mithril.compiler.options import COMPILE_LATER, refuse_later, refuse_of_other
+from mithril.compiler.options import refuse_of_other
 from mithril.errors import (
     BackendError,
     OptionError,
@@ -22,6 +22,7 @@ from mithril.models import Layer, Model
 from mithril.optim import Diloco
 from mithril.options import check_choice
 from mithril.partition.compression import Compression
+from mithril.partition.replicas import Replicas
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
@@ -35,7 +36,7 @@ from mithril.runtime.training.optimizer import (
     check_optimizer,
 )
 from mithril.runtime.training.planner import METRICS, StepPlanner
-from mithril.runtime.training.replicas import cut_kinds
+from mithril.runtime.training.replicas import cut_kinds, find_batches
 from mithril.runtime.training.step import TrainStep
 from mithril.runtime.zero import Zero, read_zero
 
@@ -124,6 +125,8 @@ def train_step(
     arena = read_state_arena(offload_optimizer, options, backend)
     given = options.pop("gradient_compression", None)
     compression = read_compression(given, backend.mesh, backend.compression)
+    if options.get("load_balancing"):  # which has to know how long layers take
+        options["shapes"] = shapes
     compiled = compile(model, backend, zero=0, gradient_compression={}, **options)
     check_names(compression, compiled.parameters)
     _check_compression(compression, optimizer, loss_scale)
@@ -154,9 +157,12 @@ def _make(
     kinds = compiled.read_kinds(shapes)
     rule = optimizer if isinstance(optimizer, Diloco) else None
     everything = dict(zip(compiled.inputs, kinds, strict=True))
+    batches = frozenset[str]()
     if rule is not None:  # from here on the model is that of one part
+        mesh = compiled.backend.mesh
+        batches = find_batches(everything, rule.axis, mesh)
         compiled = compiled.without_axis(rule.axis)
-        shapes = cut_kinds(everything, rule.axis, compiled.backend.mesh)
+        shapes = cut_kinds(everything, batches, rule.axis, mesh)
         kinds = list(shapes.values())
     asked = compiled.ask((), kinds)
     if stage.stage or asked.cuts_loops:
@@ -174,7 +180,8 @@ def _make(
     step = TrainStep(compiled, planner, scale)
     if rule is None:
         return step
-    return DilocoStep(TrainStep(whole, planner.split(rule.axis, everything), scale), step, rule)
+    parts = planner.split(Replicas(rule.axis, batches, frozenset()), everything)
+    return DilocoStep(TrainStep(whole, parts, scale), step, rule)
 
 
 def _check_compression(asked: Compression, optimizer: object, loss_scale: object) -> None:
@@ -203,7 +210,6 @@ def _read_metrics(metrics: Collection[str]) -> tuple[str, ...]:
 
 
 def _refuse_options(options: Mapping[str, object]) -> None:
-    refuse_later("train_step()", options, COMPILE_LATER)
     refuse_of_other("train_step()", options, OF_MODELS_ALONE)
     own = [name for name in list_argument_names(train_step) if name != "options"]
     handed_on = [

@@ -31,7 +31,7 @@ from mithril.runtime.training.optimizer import (
     trace_state,
     trace_update,
 )
-from mithril.runtime.training.replicas import cut_kind, find_batches
+from mithril.runtime.training.replicas import cut_kind
 from mithril.runtime.zero import Zero
 from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import Update, cotangent_name, gradient_of
@@ -109,20 +109,16 @@ class StepPlanner:
         self.inputs = tuple(name for name in compiled.inputs if name not in kept)
         self.first = [kinds[name] for name in self.inputs]
 
-    def split(self, axis: str, whole: Mapping[str, Kind]) -> StepPlanner:
+    def split(self, replicas: Replicas, whole: Mapping[str, Kind]) -> StepPlanner:
         """Return a planner of the steps that all parts of a mesh axis make by themselves.
 
         Args:
-            axis: the mesh axis; the kinds of this planner are those of one part.
+            replicas: the mesh axis, and what is cut over it; the kinds of this planner are those of
+                one part.
             whole: kinds of the inputs of all parts together, by name.
-
-        Raises:
-            MeshError: the mesh lacks the axis.
-            ShardingError: no input is split over it, or one otherwise than by its batch.
         """
         made = copy(self)
-        batches = find_batches(whole, axis, self._backend.mesh)
-        made._replicas = Replicas(axis, batches, frozenset())
+        made._replicas = replicas
         made.first = [whole[name] for name in self.inputs]
         return made
 
@@ -252,7 +248,7 @@ class StepPlanner:
             if self._zero.stage and mesh.size > 1:
                 stacked = traced.stacked.get(name, 0)
                 found[name], homes[name] = self._split(layout, type, stacked)
-            elif not layout.is_free:
+            elif not layout.is_free and self._options.search is None:
                 homes[name] = layout.arrival(mesh, type.rank)
             if name in homes and (self._zero.stage > 1 or layout.resting):
                 # Of a stack each slice is split where a loop makes it, and any gradient in each

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from mithril.errors import MeshError, ShapeError, ShardingError
 from mithril.mesh import Mesh
@@ -45,15 +45,20 @@ def find_batches(inputs: Mapping[str, Kind], axis: str, mesh: Mesh) -> frozenset
     return frozenset(found)
 
 
-def cut_kinds(inputs: Mapping[str, Kind], axis: str, mesh: Mesh) -> dict[str, Kind]:
+def cut_kinds(
+    inputs: Mapping[str, Kind], batches: Collection[str], axis: str, mesh: Mesh
+) -> dict[str, Kind]:
     """Return the kinds of what one part of an axis has of the inputs of all.
 
+    Args:
+        inputs: kinds by name.
+        batches: which of them are cut.
+        axis: whose parts train by themselves.
+        mesh: of the backend.
+
     Raises:
-        MeshError: the mesh lacks the axis.
         ShapeError: a batch is not divisible.
-        ShardingError: no input is split over it, or one not first along its first dimension.
     """
-    batches = find_batches(inputs, axis, mesh)
     return {n: cut_kind(n, k, axis, mesh) if n in batches else k for n, k in inputs.items()}
 
 

@@ -58,13 +58,14 @@ class Batcher:
         Returns:
             How many there were.
         """
-        count = 0
-        while dropped:
-            number = dropped.popleft()
-            count += 1
-            if number in self._referenced or self.puts.pop(number, None) is None:
-                self._drops.append(number)
-        return count
+        numbers = [dropped.popleft() for _ in range(len(dropped))]
+        if self.puts:
+            for number in numbers:
+                if number in self._referenced or self.puts.pop(number, None) is None:
+                    self._drops.append(number)
+        else:
+            self._drops += numbers
+        return len(numbers)
 
     def fields(self) -> dict[str, Any]:
         """Return this part of the next message."""

@@ -26,7 +26,7 @@ from mithril_torch.executors.pool.marks import make_mark
 from mithril_torch.executors.pool.messages import SMALL, Message, encode
 from mithril_torch.executors.pool.recorder import record_collectives
 from mithril_torch.program import runtime_library
-from mithril_torch.program.runtime_library.collectives import flatten_row
+from mithril_torch.program.runtime_library.exchange_layout import flatten_row
 from mithril_torch.program.runtime_library.point_to_point import MESSAGES, SENDS
 
 LONGEST = 2000

@@ -38,8 +38,9 @@ class Recorder(TorchDispatchMode):
 
     A row has `op`, `group` (PyTorch's name), its `ranks` and mesh `axes`, `bytes` that this rank
     puts in (or gets, if split sizes say that this is more), `dtype`, `shape` (of the first tensor
-    that is put in), `has_splits` (explicit split sizes were given), `peer` (of a message, the rank
-    it goes to or comes from), its `tag`, and `step` of the program.
+    that is put in), `partners` (how many of the ranks its split sizes give something, the most of
+    sent and received; all where there are none), `peer` (of a message, the rank it goes to or comes
+    from), its `tag`, and `step` of the program.
     """
 
     @classmethod
@@ -77,7 +78,8 @@ class Recorder(TorchDispatchMode):
         group = _group_name(given)
         sent = list(_tensors(_input(given)))
         size = sum(t.numel() * t.element_size() for t in sent)
-        splits = [value for key, value in given.items() if key.endswith("split_sizes")]
+        splits = [sizes for key, sizes in given.items() if key.endswith("split_sizes") and sizes]
+        given_to = [sum(map(bool, sizes)) for sizes in splits]
         return {
             "op": name,
             "group": group,
@@ -86,7 +88,7 @@ class Recorder(TorchDispatchMode):
             "bytes": max(size, _count_received_bytes(given, sent)),
             "dtype": str(sent[0].dtype).removeprefix("torch.") if sent else "",
             "shape": list(sent[0].shape) if sent else [],
-            "has_splits": any(splits),
+            "partners": max(given_to, default=len(_ranks(group))),
             "peer": given.get("dst", given.get("src")),
             "tag": given.get("tag"),
             "step": self._step[0],

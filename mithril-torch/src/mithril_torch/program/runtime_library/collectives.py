@@ -3,9 +3,9 @@
 One is started early and waited for late: it returns something to `wait()` for. The other, `…_now`,
 is a function that `torch.compile` can look into: nothing is done in place.
 
-Reductions are taken in place, in a buffer that belongs to the program. Where the library below does
-not know a type, data moves as bytes, is compared as integers in the same order, and is added as
-wider integers.
+Sums of whole values are taken in place, in a buffer that belongs to the program. Where the library
+below does not know a type, data moves as bytes, is compared as integers in the same order, and is
+added as wider integers.
 """
 
 from __future__ import annotations
@@ -17,24 +17,54 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+from mithril_torch.program.runtime_library.exchange_layout import (
+    NATIVE_DTYPES,
+    flatten_elements,
+    flatten_operands,
+    join_operands,
+    part_shape,
+    split_operands,
+    split_parts,
+    split_row,
+    view_parts,
+)
 from mithril_torch.program.runtime_library.groups import Group
 
-NATIVE_DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
+COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
 class Pending:
-    """A collective on its way; `wait` returns what it makes."""
+    """A collective on its way; `wait` returns what it makes, once."""
 
-    def __init__(self, work: Any, finish: Callable[..., torch.Tensor], *arguments: Any) -> None:
+    def __init__(self, work: Any, finish: Callable[..., Any], *arguments: Any) -> None:
         self.work = work
-        self.finish = finish
+        self.finish: Callable[..., Any] | None = finish
         self.arguments = arguments
+        self.made: Any = None
 
-    def wait(self) -> torch.Tensor:
+    def wait(self) -> Any:
         """Wait for the data, then put it in its place."""
-        if self.work is not None:
-            self.work.wait()
-        return self.finish(*self.arguments)
+        self.settle()
+        made, self.made = self.made, None
+        return made
+
+    def settle(self) -> None:
+        """Do the same, and let go of buffers: what was sent, and what came."""
+        if self.finish is None:
+            return
+        work, self.work = self.work, None
+        if work is not None:
+            work.wait()
+        del work
+        finish, arguments = self.finish, self.arguments
+        self.finish, self.arguments = None, ()
+        self.made = finish(*arguments)
+
+    def is_settled(self) -> bool:
+        """Whether there is nothing left to do; what has arrived is put in its place first."""
+        if self.finish is not None and self.work is not None and self.work.is_completed():
+            self.settle()
+        return self.finish is None
 
 
 def all_reduce(group: Group, buffer: torch.Tensor, reduction: str) -> Any:
@@ -80,6 +110,7 @@ def from_ordered_integers(buffer: torch.Tensor, keys: torch.Tensor) -> torch.Ten
 
 def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending:
     """Join the parts of a group along a dimension; those of several operands in one buffer."""
+    settle_begun(group)
     flat = flatten_operands(operands)
     parts = flat.new_empty((group.size, flat.numel()))
     work = None
@@ -93,56 +124,105 @@ def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending
     return Pending(work, join_operands, group, parts, [x.shape for x in operands], dimension)
 
 
-def flatten_operands(operands: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Return the elements of all operands in a row; those of one contiguous tensor as they lie."""
-    if len(operands) == 1:
-        return flatten_row(operands[0].contiguous())
-    return torch.cat([x.reshape(-1) for x in operands])
-
-
-def join_operands(
-    group: Group, parts: torch.Tensor, shapes: list[torch.Size], dimension: int
-) -> Any:
-    """Return operands of some shapes, of which each row has one part, joined along a dimension."""
-    cuts = parts.split([shape.numel() for shape in shapes], 1)
-    made = tuple(
-        join_parts(group, cut.unflatten(1, shape), dimension).contiguous()
-        for cut, shape in zip(cuts, shapes, strict=True)
-    )
-    return made if len(made) > 1 else made[0]
-
-
 def reduce_scatter(
     group: Group, *operands: torch.Tensor, reduction: str, dimension: int
 ) -> Pending:
     """Reduce over a group and keep this process's part along a dimension.
 
-    Several operands are cut into parts in one buffer. Where the library below would reduce a copy
-    of all parts, they are reduced in that buffer.
+    Several operands are cut into parts in one buffer. Where the library below has nothing that
+    reduces and scatters, each process gets its parts of all others, and reduces them by itself.
     """
-    pieces = split_operands(group, operands, dimension)
     shapes = [part_shape(group, x, dimension) for x in operands]
+    if not group.scatters and operands[0].numel():
+        return exchange_parts(group, operands, dimension, reduction, shapes)
+    pieces = split_operands(group, operands, dimension)
     if pieces.numel() == 0:
         return Pending(None, split_row, pieces.new_empty(pieces.shape[1:]), shapes)
     keys = pieces if is_native_sum(reduction, pieces) else to_ordered_integers(pieces, reduction)
     kind = getattr(dist.ReduceOp, reduction.upper())
-    if group.scatters(keys.device):
-        part = keys.new_empty(keys.shape[1:])
-        work = dist.reduce_scatter_single(
-            part, keys.view(-1), kind, group.process_group, async_op=True
-        )
-        return Pending(work, finish_row, part, pieces.dtype, shapes)
-    if keys.untyped_storage().data_ptr() == operands[0].untyped_storage().data_ptr():
-        keys = keys.clone()  # what is given stays as it is
-    work = dist.all_reduce(keys, kind, group.process_group, async_op=True)
-    return Pending(work, finish_place, group, keys, pieces.dtype, shapes)
+    part = keys.new_empty(keys.shape[1:])
+    work = dist.reduce_scatter_single(part, keys.view(-1), kind, group.process_group, async_op=True)
+    return Pending(work, finish_row, part, pieces.dtype, shapes)
 
 
-def finish_place(
-    group: Group, rows: torch.Tensor, dtype: torch.dtype, shapes: list[torch.Size]
+def exchange_parts(
+    group: Group,
+    operands: tuple[torch.Tensor, ...],
+    dimension: int,
+    reduction: str,
+    shapes: list[torch.Size],
+) -> Pending:
+    """Send each process its parts of the operands, and reduce those that come.
+
+    This process's own do not travel, unless they lie between those of others. Buffers are kept no
+    longer than until the next exchange after they have arrived.
+    """
+    settle_begun(group)
+    rows, own = split_apart(group, operands, dimension)
+    parts, data = torch.empty_like(rows), flatten_elements(rows)
+    sizes = [data.numel() // rows.shape[0]] * group.size
+    if own is not None:
+        sizes[group.place] = 0
+    work = dist.all_to_all_single(
+        flatten_elements(parts), data, sizes, sizes, group=group.process_group, async_op=True
+    )
+    pending = Pending(work, finish_parts, parts, own, reduction, shapes)
+    group.begun.append(pending)
+    return pending
+
+
+def settle_begun(group: Group) -> None:
+    """Put in its place what has arrived of what was begun, though nobody waits for it yet."""
+    group.begun = [pending for pending in group.begun if not pending.is_settled()]
+
+
+def split_apart(
+    group: Group, operands: tuple[torch.Tensor, ...], dimension: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the rows that travel, and this process's own if it does not."""
+    place, last = group.place, group.size - 1
+    if len(operands) == 1:
+        rows = split_parts(group, operands[0], dimension).flatten(1)
+        if place in (0, last):
+            return (rows[1:], rows[0]) if place == 0 else (rows[:-1], rows[-1])
+        return rows, None
+    sizes = [x.numel() // group.size for x in operands]
+    rows = operands[0].new_empty((group.size, sum(sizes)))
+    for x, row in zip(operands, rows.split(sizes, 1), strict=True):
+        parts = view_parts(group, x, dimension)
+        cut = row.unflatten(1, parts.shape[1:])
+        cut[:place].copy_(parts[:place])
+        cut[place:last].copy_(parts[place + 1 :])
+        cut[last].copy_(parts[place])
+    return rows[:-1], rows[-1]
+
+
+def finish_parts(
+    parts: torch.Tensor, own: torch.Tensor | None, reduction: str, shapes: list[torch.Size]
 ) -> Any:
-    """Return the tensors of this process's row; nothing holds the others any longer."""
-    return finish_row(rows[group.place].clone(), dtype, shapes)
+    """Return the tensors of some shapes in the row that is the reduction of all rows."""
+    rows = list(parts) if own is None else [*parts, own]
+    total = reduce_rows(rows, reduction, in_place=True)
+    return split_row(total.clone() if len(parts) > 1 else total, shapes)
+
+
+def reduce_rows(
+    rows: list[torch.Tensor], reduction: str, *, in_place: bool = False
+) -> torch.Tensor:
+    """Return the reduction of rows, perhaps in the first; 16-bit floats are added in float32."""
+    first, combine = rows[0], getattr(torch, COMBINE[reduction])
+    wide = wide_dtype(first.dtype)
+    total = first.to(wide)
+    for row in rows[1:]:
+        total = combine(total, row.to(wide), out=total if in_place else None)
+    return total.to(first.dtype)
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which elements are combined: PyTorch adds up few of the small ones."""
+    if dtype.is_floating_point:
+        return torch.float32 if dtype.itemsize == 2 else dtype
+    return dtype if dtype in NATIVE_DTYPES else torch.int64
 
 
 def finish_row(row: torch.Tensor, dtype: torch.dtype, shapes: list[torch.Size]) -> Any:
@@ -152,66 +232,45 @@ def finish_row(row: torch.Tensor, dtype: torch.dtype, shapes: list[torch.Size]) 
     return split_row(row, shapes)
 
 
-def split_operands(
-    group: Group, operands: tuple[torch.Tensor, ...], dimension: int
-) -> torch.Tensor:
-    """Return a row for each process with its parts of the operands, one after another."""
-    if len(operands) == 1:
-        return split_parts(group, operands[0], dimension).flatten(1)
-    sizes = [x.numel() // group.size for x in operands]
-    rows = operands[0].new_empty((group.size, sum(sizes)))
-    for x, row in zip(operands, rows.split(sizes, 1), strict=True):
-        parts = view_parts(group, x, dimension)
-        row.unflatten(1, parts.shape[1:]).copy_(parts)
-    return rows
+def all_to_all(group: Group, *operands: torch.Tensor, split: int, concat: int) -> Pending:
+    """Send each process its piece along `split`; join the pieces that come along `concat`.
 
-
-def part_shape(group: Group, x: torch.Tensor, dimension: int) -> torch.Size:
-    """Return the shape of a process's part of x along a dimension."""
-    shape = list(x.shape)
-    shape[dimension] //= group.size
-    return torch.Size(shape)
-
-
-def split_row(row: torch.Tensor, shapes: list[torch.Size]) -> Any:
-    """Return the tensors of some shapes that lie in a row one after another."""
-    parts = row.split([shape.numel() for shape in shapes])
-    made = tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
-    return made if len(made) > 1 else made[0]
-
-
-def all_to_all(group: Group, x: torch.Tensor, split: int, concat: int) -> Pending:
-    """Send each process its piece of x along `split`; join the pieces that come along `concat`."""
-    pieces = split_parts(group, x, split)
+    Those of several operands travel in one buffer.
+    """
+    pieces = split_operands(group, operands, split)
+    shapes = [part_shape(group, x, split) for x in operands]
     parts = torch.empty_like(pieces)
     work = None
-    if x.numel():
+    if pieces.numel():
         work = dist.all_to_all_single(
             flatten_elements(parts),
             flatten_elements(pieces),
             group=group.process_group,
             async_op=True,
         )
-    return Pending(work, join_parts, group, parts, concat)
+    return Pending(work, join_operands, group, parts, shapes, concat)
 
 
-def permute(group: Group, x: torch.Tensor, pairs: tuple[tuple[int, int], ...]) -> Pending:
-    """Send x on from place to place in a group; who gets none has zeros, and takes part."""
-    if x.numel() == 0:
-        return Pending(None, lambda: x)
-    data = flatten_elements(x.contiguous())
+def permute(group: Group, *operands: torch.Tensor, pairs: tuple[tuple[int, int], ...]) -> Pending:
+    """Send values on from place to place in a group; who gets none has zeros, and takes part.
+
+    Several operands travel in one buffer.
+    """
+    row, shapes = flatten_operands(operands), [x.shape for x in operands]
+    if row.numel() == 0:
+        return Pending(None, split_row, row, shapes)
+    data = flatten_elements(row)
     sent, received = split_sizes(group, pairs, data.numel())
-    make = torch.empty_like if any(received) else torch.zeros_like
-    result = make(x, memory_format=torch.contiguous_format)
+    result = torch.empty_like(row) if any(received) else torch.zeros_like(row)
     work = dist.all_to_all_single(
         flatten_elements(result) if any(received) else data[:0],
-        data.repeat(sum(map(bool, sent))),
+        data if any(sent) else data[:0],
         received,
         sent,
         group=group.process_group,
         async_op=True,
     )
-    return Pending(work, lambda: result)
+    return Pending(work, split_row, result, shapes)
 
 
 def split_sizes(
@@ -226,44 +285,6 @@ def split_sizes(
         if target == group.index:
             received[places[source]] = size
     return sent, received
-
-
-def join_parts(group: Group, parts: torch.Tensor, dimension: int) -> torch.Tensor:
-    """Return parts that lie behind one another in memory joined along a dimension."""
-    if group.places is not None:
-        parts = parts[group.places]
-    shape = list(parts.shape[1:])
-    shape[dimension] *= group.size
-    return parts.movedim(0, dimension).reshape(shape)
-
-
-def split_parts(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
-    """Return x cut into a part for each process, which lie behind one another in memory."""
-    return view_parts(group, x, dimension).contiguous()
-
-
-def view_parts(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
-    """Return x cut into a part for each process, as they lie."""
-    parts: torch.Tensor = x.unflatten(dimension, (group.size, x.shape[dimension] // group.size))
-    parts = parts.movedim(dimension, 0)
-    if group.places is not None:
-        parts = parts[sorted(range(group.size), key=group.places.__getitem__)]
-    return parts
-
-
-def flatten_elements(x: torch.Tensor) -> torch.Tensor:
-    """Return the elements in a row, as bytes where processes cannot exchange their type."""
-    row = flatten_row(x)
-    return row if row.dtype in NATIVE_DTYPES else row.view(torch.uint8)
-
-
-def flatten_row(x: torch.Tensor) -> torch.Tensor:
-    """Return the elements of a contiguous tensor in a row.
-
-    To PyTorch a tensor of one element is contiguous whatever its stride, which a view keeps; as
-    numbers of another size it can be seen with stride 1 only.
-    """
-    return torch.as_strided(x, (x.numel(),), (1,))
 
 
 def all_reduce_now(group: Group, *operands: torch.Tensor, reduction: str) -> object:
@@ -306,31 +327,39 @@ def reduce_scatter_now(
     shapes = [part_shape(group, x, dimension) for x in operands]
     if pieces.numel() == 0:
         return split_row(pieces[0], shapes)
+    if not group.scatters:
+        data = flatten_elements(pieces.contiguous())
+        parts = wait_for_tensor(functional.all_to_all_single(data, None, None, group.name))
+        rows = list(parts.view(pieces.dtype).view(pieces.shape))
+        return split_row(reduce_rows(rows, reduction), shapes)
     if not is_native_sum(reduction, pieces):
         return split_row(reduce_tensor(group, reduction, pieces)[group.place], shapes)
     found = functional.reduce_scatter_single(pieces.view(-1), "sum", 0, group.name)
     return split_row(wait_for_tensor(found), shapes)
 
 
-def all_to_all_now(group: Group, x: torch.Tensor, split: int, concat: int) -> torch.Tensor:
+def all_to_all_now(group: Group, *operands: torch.Tensor, split: int, concat: int) -> Any:
     """Return the pieces that come to this process, joined along `concat`."""
-    pieces = split_parts(group, x, split)
-    if x.numel() == 0:
-        return join_parts(group, pieces, concat)
-    data = flatten_elements(pieces)
-    found = wait_for_tensor(functional.all_to_all_single(data, None, None, group.name))
-    return join_parts(group, found.view(x.dtype).view(pieces.shape), concat)
+    rows = [split_parts(group, x, split).flatten(1) for x in operands]
+    pieces = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
+    shapes = [part_shape(group, x, split) for x in operands]
+    if pieces.numel():
+        data = flatten_elements(pieces.contiguous())
+        found = wait_for_tensor(functional.all_to_all_single(data, None, None, group.name))
+        pieces = found.view(pieces.dtype).view(pieces.shape)
+    return join_operands(group, pieces, shapes, concat)
 
 
-def permute_now(group: Group, x: torch.Tensor, pairs: tuple[tuple[int, int], ...]) -> torch.Tensor:
+def permute_now(group: Group, *operands: torch.Tensor, pairs: tuple[tuple[int, int], ...]) -> Any:
     """Return what another process sent on; who gets none has zeros, and takes part."""
-    if x.numel() == 0:
-        return x
-    data = flatten_elements(x.contiguous())
+    row, shapes = flatten_operands(operands), [x.shape for x in operands]
+    if row.numel() == 0:
+        return split_row(row, shapes)
+    data = flatten_elements(row)
     sent, received = split_sizes(group, pairs, data.numel())
-    copies = data.repeat(sum(map(bool, sent)))
-    moved = wait_for_tensor(functional.all_to_all_single(copies, received, sent, group.name))
-    return moved.view(x.dtype).view(x.shape) if any(received) else torch.zeros_like(x)
+    given = data if any(sent) else data[:0]
+    moved = wait_for_tensor(functional.all_to_all_single(given, received, sent, group.name))
+    return split_row(moved.view(row.dtype) if any(received) else torch.zeros_like(row), shapes)
 
 
 def wait_for_tensor(x: torch.Tensor) -> torch.Tensor:

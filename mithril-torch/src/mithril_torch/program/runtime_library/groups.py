@@ -26,14 +26,9 @@ class Group:
         # Where in PyTorch's order the members stand; None where both orders agree.
         self.places = None if ascending == ranks else [ascending.index(r) for r in ranks]
         self.place = self.index if self.places is None else self.places[self.index]
-
-    def scatters(self, device: torch.device) -> bool:
-        """Whether the library below reduces and scatters by itself what lies on a device.
-
-        Gloo makes it of an all_reduce of a copy.
-        """
-        name: str = self.process_group._get_backend(device).name()
-        return name != "gloo"
+        # PyTorch makes a reduce_scatter over Gloo of an all_reduce, which sends twice the bytes.
+        self.scatters = dist.get_backend(process_group) != "gloo"
+        self.begun: list[Any] = []  # exchanges whose buffers are still needed
 
 
 GROUPS: dict[Any, Any] = {}

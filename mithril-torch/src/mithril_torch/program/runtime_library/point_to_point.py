@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mithril_torch.program.runtime_library.collectives import flatten_elements
+from mithril_torch.program.runtime_library.exchange_layout import flatten_elements
 from mithril_torch.program.runtime_library.groups import Group
 
 SENDS = "sends"

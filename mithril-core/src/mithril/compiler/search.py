@@ -1,0 +1,90 @@
+"""Plans that are searched for within the memory that a user grants.
+
+A search knows what a device holds between phases; a plan knows its fullest moment. Where that is
+above what was granted, the search is made again with as much less as it was above, a few times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from mithril.compiler.request import PlanOptions, Request
+from mithril.errors import PlanError
+from mithril.plan import Plan
+from mithril.sharding import MEMORY, Search
+from mithril.units import format_bytes
+
+ROUNDS = 6
+"""So many searches are made at most."""
+LISTED = 3
+"""So many kinds of memory are named that take most."""
+
+
+def complete(search: Search | None, request: Request) -> Search | None:
+    """Return a search that knows what the inputs of a graph are.
+
+    Args:
+        search: what is asked for.
+        request: what is asked of the plan.
+    """
+    if search is None:
+        return None
+    return replace(
+        search,
+        batches=frozenset(request.batches),
+        parameters=frozenset(request.parameters),
+        stacked=request.stacked,
+        given_up=request.donated,
+    )
+
+
+def limit_fusion(options: PlanOptions) -> PlanOptions:
+    """Return options by which no bucket is larger than a search admits an all_reduce to be."""
+    search, fusion = options.search, options.fusion
+    if search is None or search.all_reduce is None:
+        return options
+    most = search.all_reduce if fusion.nbytes is None else min(search.all_reduce, fusion.nbytes)
+    return replace(options, fusion=replace(fusion, nbytes=most))
+
+
+def plan_within(
+    plan_for: Callable[[Search | None], Plan], search: Search | None, donated: Collection[str]
+) -> Plan:
+    """Return the plan that is searched for, which keeps to the memory that is granted.
+
+    Args:
+        plan_for: returns the plan of a search.
+        search: what is asked for; None for no search.
+        donated: names of inputs that are given up.
+
+    Raises:
+        PlanError: no plan that was found does.
+    """
+    plan = plan_for(search)
+    if search is None or search.memory is None or plan.search is None:
+        return plan
+    most, bound, granted = search.memory, plan.search, search.memory
+    for _ in range(ROUNDS):
+        over = plan.memory(donated=donated).peak - most
+        if over <= 0 or plan.search is None:
+            break
+        granted = min(granted, plan.search.memory) - over
+        if granted <= 0:
+            break
+        try:
+            plan = plan_for(replace(search, memory=granted))
+        except PlanError:
+            break
+    if plan.memory(donated=donated).peak > most:
+        plan = plan_for(replace(search, objective=MEMORY, memory=None))
+    peak = plan.memory(donated=donated)
+    if peak.peak > most or plan.search is None:
+        parts = sorted(peak.fullest.parts.items(), key=lambda part: -part[1])
+        taken = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts[:LISTED] if size)
+        raise PlanError(
+            f"auto_partition finds no plan within {format_bytes(most)} a device: the least that it "
+            f"finds is {format_bytes(peak.peak)} at {peak.fullest.at}, of which {taken}; give more "
+            f"memory or devices, a smaller batch, or checkpointing"
+        )
+    return replace(plan, search=plan.search.against(bound))

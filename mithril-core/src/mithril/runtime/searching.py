@@ -1,0 +1,94 @@
+"""Searches over the shardings of a model: what is fixed for them, and which models have none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mithril.errors import OptionError
+from mithril.mesh import PartitionSpec
+from mithril.models import Layer
+from mithril.models.annotations import Annotation
+from mithril.models.composition import Composition
+from mithril.models.placement import placement_spec_of
+from mithril.models.prefixes import component_of
+from mithril.runtime.patterns import match_patterns, read_patterns
+from mithril.runtime.settings import Settings
+
+OPTION = "partition_constraints['shardings']"
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """How some tensors lie, whatever is searched for.
+
+    Args:
+        parameters: by name.
+        inputs: by name.
+    """
+
+    parameters: Mapping[str, Annotation] = field(default_factory=dict)
+    inputs: Mapping[str, PartitionSpec] = field(default_factory=dict)
+
+    def join(self, in_shardings: Mapping[str, PartitionSpec]) -> dict[str, PartitionSpec]:
+        """Return how inputs lie, here and by `in_shardings=`.
+
+        Raises:
+            OptionError: they say different things of one input.
+        """
+        for name, spec in self.inputs.items():
+            if in_shardings.get(name, spec) != spec:
+                raise OptionError(
+                    f"{OPTION} have input '{name}' as {spec}, and in_shardings as "
+                    f"{in_shardings[name]}; give one"
+                )
+        return {**self.inputs, **in_shardings}
+
+    def annotate(self, annotations: Mapping[str, Annotation]) -> dict[str, Annotation]:
+        """Return how parameters are computed with, here and by the model.
+
+        Raises:
+            OptionError: they say different things of one parameter.
+        """
+        for name, own in self.parameters.items():
+            given = annotations.get(name, own)
+            if given.spec != own.spec:
+                raise OptionError(
+                    f"{OPTION} have parameter '{name}' as {own}, and the model as "
+                    f"{given}{given.place}; give one"
+                )
+        return {**annotations, **self.parameters}
+
+
+def read_fixed(given: object, parameters: Sequence[str], inputs: Sequence[str]) -> Fixed:
+    """Return what `partition_constraints['shardings']` say.
+
+    Raises:
+        ShardingError: they give no specs, or a pattern matches nothing.
+    """
+    names = [*parameters, *inputs]
+    specs = match_patterns(read_patterns(given, OPTION), [(name,) for name in names], OPTION)
+    found = {n: spec for n, spec in zip(names, specs, strict=True) if spec is not None}
+    place = f" of {OPTION}"
+    own = {n: Annotation(found[n], place=place) for n in parameters if n in found}
+    return Fixed(own, {n: found[n] for n in inputs if n in found})
+
+
+def check_searched(model: Composition | Layer, settings: Settings) -> None:
+    """Raise where a search is asked for, and layers run on parts of the mesh or of the batch.
+
+    Raises:
+        OptionError: that is so.
+    """
+    if settings.plan.search is None:
+        return
+    if placement_spec_of(component_of(model)).is_placed:
+        raise OptionError(
+            "auto_partition=True is given for a model with stages or placed layers, which are not "
+            "searched for; leave out one"
+        )
+    if settings.accumulate > 1:
+        raise OptionError(
+            f"auto_partition=True is given together with accumulate={settings.accumulate}, whose "
+            f"micro-batches are not searched for; leave out one"
+        )

@@ -1,0 +1,66 @@
+"""What a search over everything that nobody has said is asked for.
+
+Ordinarily a graph has the candidates that somebody's shardings lead to (`candidates`). A search
+admits all: any dimension of any value may be split over any axis, a parameter may be computed with
+in any sharding and rest in another one. What was said stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mithril.ops.collective import AllReduce
+
+THROUGHPUT, LATENCY, MEMORY, COMMUNICATION = (
+    "throughput", "latency", "memory_usage", "communication",
+)  # fmt: skip
+OBJECTIVES = (THROUGHPUT, LATENCY, MEMORY, COMMUNICATION)
+DATA, TENSOR, MIXED = "data", "tensor", "mixed"
+SPACES = (DATA, TENSOR, MIXED)
+SEARCHED = "auto_partition"
+"""Who decided how a tensor lies that was searched for."""
+SEARCHED_REST = f"{SEARCHED}, which has it rest so"
+"""The same of a parameter that is computed with otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is minimised, over what, and within which limits.
+
+    Args:
+        objective: `throughput` and `latency` are predicted seconds (of outputs and gradients, or of
+            outputs alone: the graph says which), `memory_usage` the bytes of the fullest moment,
+            `communication` the seconds of collectives.
+        spaces: what may be split; the best answer of all of them counts. `data`: nothing but the
+            leading dimension of inputs; `tensor`: everything but that; `mixed`: everything.
+        memory: the most bytes that a device may hold; None for any.
+        all_reduce: the most bytes that one all_reduce may have; None for any.
+        refused: kinds of collectives that may not occur.
+        whole: patterns of names, and axes over which what they match is not split.
+        batches: inputs that are data, whose leading dimension is the batch.
+        parameters: inputs that may rest in another sharding than they are computed with.
+        stacked: how many leading dimensions of a parameter only stack layers.
+        given_up: inputs that a run gives up.
+    """
+
+    objective: str = THROUGHPUT
+    spaces: tuple[str, ...] = (MIXED,)
+    memory: int | None = None
+    all_reduce: int | None = None
+    refused: frozenset[str] = frozenset()
+    whole: tuple[tuple[str, str], ...] = ()
+    batches: frozenset[str] = frozenset()
+    parameters: frozenset[str] = frozenset()
+    stacked: Mapping[str, int] = field(default_factory=dict)
+    given_up: frozenset[str] = frozenset()
+
+    @property
+    def has_refusals(self) -> bool:
+        """Whether there are collectives that may not occur."""
+        return self.all_reduce is not None or bool(self.refused)
+
+    def refuses(self, kind: str, nbytes: int) -> bool:
+        """Return whether a collective may not occur."""
+        is_large = self.all_reduce is not None and nbytes > self.all_reduce
+        return kind in self.refused or (kind == AllReduce.name and is_large)
