@@ -75,6 +75,13 @@ def test_where_there_is_nothing_to_balance_the_plan_says_so() -> None:
     assert any("the model is one layer" in note for note in lone.plan.notes)
 
 
+def test_a_train_step_is_balanced_as_its_model() -> None:
+    step = ml.train_step(
+        make_deep(), ml.NumpyBackend(MESH), ml.optim.sgd(0.1), shapes=SHAPES, load_balancing=True
+    )
+    assert {stage.devices for stage in step.plan.stages} >= {(0, 2), (1, 3)}
+
+
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ml.OptionError, match="has to know how long layers take, and therefore the"):
         compile_deep(shapes=None)

@@ -270,6 +270,11 @@ def compile(
         pipeline = applied.merge("pipeline", pipeline, said.pipeline)
         if said.accumulate > 1:
             accumulate = applied.merge("accumulate", accumulate, said.accumulate)
+        if said.auto_partition:
+            auto_partition = applied.merge("auto_partition", auto_partition, True)
+            partition_objective = applied.merge(
+                "partition_objective", partition_objective, said.auto_partition
+            )
         if said.checkpointing != "none":
             checkpointing = applied.merge("checkpointing", checkpointing, said.checkpointing)
     balancing = read_balancing(

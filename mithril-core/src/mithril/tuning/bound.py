@@ -152,6 +152,8 @@ class _Estimator:
         spread = tuned.find_share(0) if config.has_experts else 0.0
         parts /= spread / config.size(Role.data) + 1 - spread
         even = config.size(Role.tensor) * config.size(Role.pipeline)
+        if config.is_searched:
+            even = config.devices
         if config.has_experts:
             even *= config.size(Role.data)
         state = tuned.update.bytes * tuned.parameter_bytes

@@ -49,6 +49,7 @@ class Config:
         checkpointing: what the backward computes again.
         context: what attention does where sequences are split.
         has_experts: whether stacks of experts are split over the axis that splits the batch.
+        is_searched: whether an exact search splits the tensors, whatever the roles of axes are.
     """
 
     axes: tuple[AxisRole, ...]
@@ -58,6 +59,7 @@ class Config:
     checkpointing: str | float = "none"
     context: str = ""
     has_experts: bool = False
+    is_searched: bool = False
 
     def size(self, *roles: Role) -> int:
         """Return how many devices share what some roles split."""
@@ -75,6 +77,8 @@ class Config:
     @property
     def working(self) -> int:
         """How many of them have a part of the work of their own."""
+        if self.is_searched:
+            return self.devices
         return self.size(Role.data, Role.tensor, Role.pipeline, Role.context)
 
     @property
@@ -116,6 +120,7 @@ class Config:
         said += [f"{self.microbatches} micro-batches"] if self.microbatches > 1 else []
         said += [f"{self.stages} stages, interleaved"] if self.chunks > 1 else []
         said += [f"context_parallel='{self.context}'"] if self.context else []
+        said += ["auto_partition"] if self.is_searched else []
         if self.checkpointing != "none":
             said += [f"checkpointing={self.checkpointing!r}"]
         return ", ".join(said)

@@ -9,6 +9,7 @@ for what is then summed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mithril.mesh import PartitionSpec
@@ -19,6 +20,30 @@ from mithril.tuning.model import TunedModel
 
 Maker = Callable[[TunedModel, Config], Strategy | None]
 """Returns the strategy of a configuration; None where the model cannot be split so."""
+
+
+def make_strategy(tuned: TunedModel, config: Config) -> Strategy | None:
+    """Return the strategy of a configuration, by the maker that it asks for.
+
+    Args:
+        tuned: the model.
+        config: the outer choices.
+
+    Returns:
+        None where the model cannot be split so.
+    """
+    return (make_by_search if config.is_searched else make_by_recipe)(tuned, config)
+
+
+def make_by_search(tuned: TunedModel, config: Config) -> Strategy:
+    """Return the strategy that leaves tensors to an exact search on the mesh (`docs/search.md`).
+
+    Args:
+        tuned: the model.
+        config: the outer choices, of which the mesh counts, and what is computed again.
+    """
+    made = _assemble(tuned, config, {}, {}, {})
+    return replace(made, auto_partition=tuned.objective)
 
 
 def make_by_recipe(tuned: TunedModel, config: Config) -> Strategy | None:
@@ -145,4 +170,4 @@ def _cut(tuned: TunedModel, config: Config) -> Mapping[str, int | tuple[int, ...
     return tuned.cut(config.stages, room * share / config.chunks)
 
 
-__all__ = ["Maker", "find_batch", "find_sequence", "make_by_recipe"]
+__all__ = ["Maker", "find_batch", "find_sequence", "make_by_recipe", "make_strategy"]

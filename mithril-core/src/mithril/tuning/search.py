@@ -16,7 +16,7 @@ from mithril.tuning.bound import Estimate, estimate
 from mithril.tuning.config import Config
 from mithril.tuning.model import TunedModel
 from mithril.tuning.price import Price, price
-from mithril.tuning.recipes import Maker, make_by_recipe
+from mithril.tuning.recipes import Maker, make_strategy
 from mithril.tuning.space import vary_one
 
 SEARCH_SECONDS = 40.0
@@ -61,7 +61,7 @@ class Search:
     """
 
     tuned: TunedModel
-    make: Maker = make_by_recipe
+    make: Maker = make_strategy
     budget: float = SEARCH_SECONDS
     patience: int = PATIENCE
     tell: Callable[[int, int, Candidate | None], None] = lambda total, done, best: None
@@ -231,6 +231,7 @@ def name_kind(config: Config, chosen: Config) -> str:
         "zero": (config.zero, chosen.zero),
         "checkpointing": (config.checkpointing, chosen.checkpointing),
         "context_parallel": (config.context, chosen.context),
+        "auto_partition": (config.is_searched, chosen.is_searched),
         "stages": (config.stages, chosen.stages),
         "micro-batches": (config.microbatches, chosen.microbatches),
     }

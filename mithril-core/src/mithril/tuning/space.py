@@ -159,6 +159,8 @@ def vary_one(tuned: TunedModel, config: Config) -> Iterator[Config]:
     if not tuned.is_forward:
         for kept in (*CHECKPOINTING, "selective", *FRACTIONS):
             yield replace(config, checkpointing=kept)
+    if config.stages == config.microbatches == 1 and not tuned.has_stages:
+        yield replace(config, is_searched=True, zero=0, context="", has_experts=False)
     for context in filter(None, CONTEXTS if config.context else ()):
         yield replace(config, context=context)
     for count in (config.microbatches * 2, config.microbatches // 2):

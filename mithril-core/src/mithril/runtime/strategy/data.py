@@ -97,6 +97,8 @@ class StrategyData:
         checkpointing: what the backward computes again, as `compile` takes it.
         context_parallel: what attention does where its sequence comes split; empty for what the
             layers say.
+        auto_partition: for which objective the shardings of which nothing is said are searched when
+            the model is compiled (`docs/search.md`); empty for no search.
         findings: what the search knew of it.
     """
 
@@ -114,6 +116,7 @@ class StrategyData:
     zero_axes: tuple[str, ...] = ()
     checkpointing: str | float = "none"
     context_parallel: str = ""
+    auto_partition: str = ""
     findings: Findings = field(default_factory=Findings, compare=False)
 
     def make_mesh(self) -> Mesh:

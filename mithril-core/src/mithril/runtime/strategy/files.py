@@ -120,6 +120,8 @@ def _read_fields(content: dict[str, Any]) -> dict[str, Any]:
         found["zero_axes"] = tuple(found.get("zero_axes", ()))
         found["findings"] = _findings_in(found.get("findings", {}))
         strategy = StrategyData(**found)
+        if strategy.auto_partition:
+            check_choice("auto_partition", strategy.auto_partition, OBJECTIVES)
         strategy.make_mesh()
         check_schedule(strategy.pipeline or PipelineOptions())
     except MithrilError as error:

@@ -33,6 +33,8 @@ class Strategy(StrategyData):
         checkpointing: what the backward computes again, as `compile` takes it.
         context_parallel: what attention does where its sequence comes split; empty for what the
             layers say.
+        auto_partition: for which objective the shardings of which nothing is said are searched when
+            the model is compiled (`docs/search.md`); empty for no search.
         findings: what the search knew of it.
 
     >>> import mithril as ml

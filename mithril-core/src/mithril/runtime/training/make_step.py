@@ -125,6 +125,8 @@ def train_step(
     arena = read_state_arena(offload_optimizer, options, backend)
     given = options.pop("gradient_compression", None)
     compression = read_compression(given, backend.mesh, backend.compression)
+    if options.get("load_balancing"):  # which has to know how long layers take
+        options["shapes"] = shapes
     compiled = compile(model, backend, zero=0, gradient_compression={}, **options)
     check_names(compression, compiled.parameters)
     _check_compression(compression, optimizer, loss_scale)
