@@ -304,7 +304,7 @@ class _Problem:
         if not self.left:
             return minimise(self.domains, tables, self.cap)
         sizes = [len(self._list_left(variable)) for variable in range(len(self.domains))]
-        found = minimise(sizes, map(self._restrict, tables), self.cap)
+        found = minimise(sizes, [self._restrict(table) for table in tables], self.cap)
         picked = {v: self._list_left(v)[at] for v, at in found.picked.items()}
         return Answer(picked, found.cost, found.bound)
 
