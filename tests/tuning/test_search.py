@@ -121,15 +121,13 @@ def test_what_no_recipe_splits_is_searched() -> None:
         model, backend, input_shapes=shapes, tuning_objective="latency", measure=False
     )
     assert found.auto_partition == "latency"
-    plan = ml.compile(
-        model, backend, shapes=shapes, partition_strategy=found, inference=True
-    ).plan
+    plan = ml.compile(model, backend, shapes=shapes, partition_strategy=found, inference=True).plan
     assert plan.search is not None
     assert plan.search.objective == "latency"
-    with pytest.raises(ml.OptionError, match="partition_objective='communication' contradicts part"):
-        ml.compile(
-            model, backend, partition_strategy=found, partition_objective="communication"
-        )
+    with pytest.raises(
+        ml.OptionError, match="partition_objective='communication' contradicts part"
+    ):
+        ml.compile(model, backend, partition_strategy=found, partition_objective="communication")
 
 
 def test_the_mesh_of_a_backend_stays_and_its_axes_get_roles() -> None:

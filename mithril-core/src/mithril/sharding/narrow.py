@@ -115,7 +115,8 @@ class _Edge:
 
     def rest(self) -> np.ndarray:
         """Return the costs without what has been shifted."""
-        return self.costs - self.messages[0][:, None] - self.messages[1]
+        left: np.ndarray = self.costs - self.messages[0][:, None] - self.messages[1]
+        return left
 
 
 class _Pairs:
