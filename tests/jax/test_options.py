@@ -43,7 +43,10 @@ REFUSED = {
         r"collective_ops='nccl' is not available on backend 'jax', .* exchange data by 'xla'",
     ),
     "unknown": ({"pjit_msh": True}, r"no option 'pjit_msh'.*did you mean 'pjit_mesh'"),
-    "later": ({"executor": "pool"}, r"executor='pool' of backend 'jax' is not available yet"),
+    "later": (
+        {"executor": "pool"},
+        r"option executor='pool' of backend 'jax' is not available yet; leave it out",
+    ),
 }
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mithril.sharding.eliminate import Answer, Table, Work, eliminate
 from mithril.sharding.narrow import minimise
@@ -74,7 +74,15 @@ def test_over_the_cap_there_is_a_bound(problem: tuple[list[int], list[Table]], c
         assert price(tables, capped.picked) == pytest.approx(capped.cost)
 
 
+NOTHING_ADMITTED = [
+    Table((0,), np.array([0.0, np.inf, np.inf])),
+    Table((0,), np.array([np.inf, 0.0, np.inf])),
+    Table((0, 1), np.zeros((3, 2))),
+]
+
+
 @settings(max_examples=scaled(200))
+@example(([3, 2], NOTHING_ADMITTED), 2)
 @given(problems(), st.integers(2, 9))
 def test_with_fewer_values_the_bound_holds_and_is_no_lower(
     problem: tuple[list[int], list[Table]], cap: int

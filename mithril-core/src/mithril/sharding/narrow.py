@@ -12,6 +12,7 @@ least. What is left is eliminated as before, and is exact if its tables stay bel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -76,19 +77,24 @@ def minimise(
                 for v, (some, own) in enumerate(zip(left, more, strict=True))
             ]
         )
-        limit = best.cost - NEAR * abs(best.cost)
+        limit = _find_limit(best.cost)
         kept = [some[least + own < limit] for some, own in zip(left, more, strict=True)]
         # Every better choice is among the values that are left.
         bound = max(bound, min(least, best.cost))
         if all(len(some) for some in kept) and bound < limit:
             left = kept
             bound = max(bound, min(solve(left), best.cost))
-            limit = best.cost - NEAR * abs(best.cost)
+            limit = _find_limit(best.cost)
         else:
             bound = limit
         if bound >= limit:
             return Answer(best.picked, best.cost, best.cost)
     return Answer(best.picked, best.cost, bound)
+
+
+def _find_limit(cost: float) -> float:
+    """Return what a choice has to be below to be better than a known one."""
+    return cost - NEAR * abs(cost) if math.isfinite(cost) else cost
 
 
 def _find_least(costs: np.ndarray) -> np.ndarray:
