@@ -14,6 +14,7 @@ from mithril.cost import (
     describe_relay,
     transfer_seconds,
 )
+from mithril.cost.calibrate.links import list_kinds
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.transport import Call, Transport
 from mithril.ir import Cause
@@ -133,3 +134,9 @@ def test_a_plan_says_what_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "emulated" not in explained(ml.NumpyBackend(mesh))
     monkeypatch.setattr("mithril.engine.numpy_engine.NumpyEngine", OnRing)
     assert "emulated: all_gather among 4 devices, " in explained(ml.NumpyBackend(mesh))
+
+
+def test_what_is_made_of_others_is_not_measured() -> None:
+    """Its price is that of what is issued."""
+    assert list_kinds(OnRing(ml.Mesh(data=2))) == ("all_reduce", "all_gather")
+    assert "reduce_scatter" in list_kinds(NumpyEngine(ml.Mesh(data=2)))

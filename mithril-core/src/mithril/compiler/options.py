@@ -16,6 +16,7 @@ from mithril.types import DType, to_python
 BACKEND_LATER = frozenset({"executor"})
 """Options of every backend that the guides describe and that are not available yet."""
 
+
 OF_MODELS = {
     "activation_offload": "only a model has a forward and a backward; use ml.checkpoint",
     "all_reduce_fusion": "give it to the backend",

@@ -244,8 +244,7 @@ def compile(
             split, and `shardings`, PartitionSpecs by patterns of names of inputs and parameters.
         max_memory_per_device: the most bytes that a device may hold, as `plan.memory()` says it:
             `"16 GB"`.
-        options: none yet; others of the guides, and those of `jit` that make no sense here, are
-            refused by name.
+        options: none; those of `jit` that make no sense here are refused by name.
 
     Raises:
         OptionError: an option is unknown or not available yet.

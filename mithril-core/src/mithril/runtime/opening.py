@@ -163,8 +163,8 @@ def open_backend(
     )
     if mesh_topology is not None:
         backend.hardware = link_as(backend.hardware, mesh_topology, mesh)
-    backend.own_options = dict(options)
     backend.search = search
+    backend.own_options = dict(options)
     backend.is_topology_aware = network_topology_aware and mesh.size > 1
     return backend
 

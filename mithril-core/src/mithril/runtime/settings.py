@@ -47,8 +47,8 @@ class Settings:
         lays_axes: whether the axes of the mesh are laid on the network as the first plan sends
             least; they lie as the mesh says once that is done.
         notes: facts for readers of the plans.
-        strategy: what says how parameters lie of which the model says nothing, if anything does.
         annotations: how parameters are computed with besides what the model says, by name.
+        strategy: what says how parameters lie of which the model says nothing, if anything does.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
 
@@ -66,8 +66,8 @@ class Settings:
     memory_planning: str = DYNAMIC
     lays_axes: bool = False
     notes: tuple[str, ...] = ()
-    strategy: Strategy | None = None
     annotations: Mapping[str, Annotation] = field(default_factory=dict)
+    strategy: Strategy | None = None
 
     @property
     def decides_with_gradients(self) -> bool | None:

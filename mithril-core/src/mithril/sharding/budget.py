@@ -27,8 +27,8 @@ from mithril.sharding.eliminate import TABLE_CAP, Answer, Table, evaluate
 from mithril.sharding.narrow import minimise
 from mithril.sharding.planes import Plane, find_highest
 
-HALVES = 400
-"""So many halves are bounded at most."""
+HALVES = 40_000
+"""So many halves times variables are bounded at most, but those of 100 halves in any case."""
 ROUNDS = 30
 """So many multipliers are tried at most for one bound."""
 NEAR = 1e-9
@@ -182,7 +182,7 @@ def _branch(root: _Problem) -> Answer:
     """Return the best values of a problem, and a bound."""
     picked, cost = Picked(), math.inf
     queue: list[tuple[float, int, _Problem, _Dual]] = []
-    count, halves = itertools.count(), 0
+    count, halves, size = itertools.count(), 0, max(100, len(root.domains))
 
     def note(problem: _Problem, dual: _Dual) -> None:
         nonlocal picked, cost
@@ -192,7 +192,7 @@ def _branch(root: _Problem) -> Answer:
             heapq.heappush(queue, (dual.bound, next(count), problem, dual))
 
     note(root, root.climb([0.0] * len(root.limits), math.inf))
-    while queue and is_below(queue[0][0], cost) and halves < HALVES:
+    while queue and is_below(queue[0][0], cost) and halves * size < HALVES:
         _, _, problem, dual = queue[0]
         parts = problem.halve(dual)
         if not parts:
@@ -304,7 +304,7 @@ class _Problem:
         if not self.left:
             return minimise(self.domains, tables, self.cap)
         sizes = [len(self._list_left(variable)) for variable in range(len(self.domains))]
-        found = minimise(sizes, map(self._restrict, tables), self.cap)
+        found = minimise(sizes, [self._restrict(table) for table in tables], self.cap)
         picked = {v: self._list_left(v)[at] for v, at in found.picked.items()}
         return Answer(picked, found.cost, found.bound)
 

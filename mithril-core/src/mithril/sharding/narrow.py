@@ -1,18 +1,17 @@
 """Fewer values for each variable, where a table of the elimination would outgrow its cap.
 
-Costs may be shifted between tables that share a variable without a change of any sum. The sum of the
-least entries of all tables is then a lower bound. Going forward and backward through the variables,
-each takes what its tables cost at least and hands it on in equal shares, which never lowers the bound
-(min-sum diffusion: Werner, "A linear programming approach to max-sum problem", 2007). With costs
-shifted so, a value of a variable is in no better choice than one that is known if the bound, with
-that value in the place of the best one, is not below what the known choice costs: it is left out.
-A known choice is the best one of few values of each variable, those that raise the bound least. What is
-left is eliminated as before, and is exact if its tables stay below the cap.
+Costs may be shifted between tables that share a variable without a change of any sum. The sum of
+the least entries of all tables is a lower bound. Going forward and backward through the variables,
+each takes what its tables cost at least and hands it on in equal shares, which never lowers the
+bound (min-sum diffusion: Werner, "A linear programming approach to max-sum problem", 2007). With
+costs shifted so, a value of a variable is in no better choice than one that is known if the bound,
+with that value in the place of the best one, is not below what the known choice costs: it is left
+out. A known choice is the best one of few values of each variable, those that raise the bound
+least. What is left is eliminated as before, and is exact if its tables stay below the cap.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -116,7 +115,8 @@ class _Edge:
 
     def rest(self) -> np.ndarray:
         """Return the costs without what has been shifted."""
-        return self.costs - self.messages[0][:, None] - self.messages[1]
+        left: np.ndarray = self.costs - self.messages[0][:, None] - self.messages[1]
+        return left
 
 
 class _Pairs:
@@ -216,4 +216,7 @@ class _Pairs:
                 edge.messages[end] = edge.messages[end] - share
 
     def _total(self, variable: int) -> np.ndarray:
-        return self._own[variable] + sum(edge.messages[end] for edge, end in self._around[variable])
+        total = self._own[variable].copy()
+        for edge, end in self._around[variable]:
+            total += edge.messages[end]
+        return total

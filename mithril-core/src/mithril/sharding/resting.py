@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from mithril.ir import Graph, Value
 from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.sharding.constraints import Constraints
+from mithril.sharding.regions import links
 from mithril.sharding.search import DATA
 from mithril.types import TensorType
 
@@ -29,9 +30,11 @@ def find_resting(graph: Graph, given: Constraints, space: str) -> dict[Value, tu
     if search is None:
         return {}
     known: dict[tuple[TensorType, int], tuple[Sharding, ...]] = {}
+    sliced = {link.source for link in links(graph) if link.slices}
     for value in graph.inputs:
         if value.name in search.parameters and given.of(value).is_free:
-            key = value.type, search.stacked.get(value.name, 0)
+            # A loop takes slices along leading dimensions, which are not split for that.
+            key = value.type, search.stacked.get(value.name, 1) if value in sliced else 0
             if key not in known:
                 known[key] = tuple(_list_even(given.mesh, *key, is_whole=space == DATA))
             found[value] = given.list_admitted(value, known[key])

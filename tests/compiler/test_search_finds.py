@@ -1,0 +1,176 @@
+"""What a search finds: the strategy that is known to be best for a model, each with the reason.
+
+Prices are those of h100 devices, eight of them behind fast links; nothing is run here.
+"""
+
+from __future__ import annotations
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril import P
+from mithril.cli.gpt import Sizes, transformer_block
+from mithril.plan import Plan
+from mithril.runtime.planned import plan_backend
+
+from tests.tolerances import TOLERANCE
+
+HARDWARE = "h100-sxm"
+
+
+def search(model: object, mesh: ml.Mesh, shapes: dict[str, object], **options: object) -> Plan:
+    backend = plan_backend(mesh, HARDWARE)
+    plan = ml.compile(model, backend, auto_partition=True, shapes=shapes, **options).plan
+    assert plan.search.is_exact
+    return plan
+
+
+def lies(plan: Plan, name: str) -> P:
+    return next(port for port in plan.inputs if port.name == name).sharding.spec
+
+
+def kinds(plan: Plan, phase: str) -> set[str]:
+    return {row.kind for row in plan.collectives() if row.phase == phase}
+
+
+def feed_forward(width: int, hidden: int, layers: int = 1) -> ml.Model:
+    model = ml.Model()
+    for i in range(layers):
+        model |= ml.Linear(hidden, bias=False, name=f"up{i}")(input=f"x{i}", output=f"a{i}")
+        model |= ml.Gelu()(input=f"a{i}", output=f"b{i}")
+        model |= ml.Linear(width, bias=False, name=f"down{i}")(input=f"b{i}", output=f"c{i}")
+        model |= ml.Add()(inputs=[f"x{i}", f"c{i}"], output=f"x{i + 1}")
+    return model
+
+
+def test_a_convolutional_network_is_split_by_its_batch() -> None:
+    """Activations are large and weights small: sums of gradients cost least."""
+    model = ml.Model()
+    model |= ml.Conv2d(64, 3, padding=1, name="first")(input="x", output="a")
+    model += ml.Relu()(input="a", output="b")
+    model |= ml.Conv2d(64, 3, padding=1, name="second")(input="b", output="c")
+    model += ml.Relu()(input="c", output="d")
+    model += ml.Flatten()(input="d", output="e")
+    model |= ml.Linear(10, name="head")(input="e", output="y")
+    plan = search(model, ml.Mesh(data=8), {"x": (256, 3, 32, 32)})
+    assert lies(plan, "x").axes(0) == ("data",)
+    assert not any(
+        lies(plan, f"{name}.weight").axes(d) for name in ("first", "second") for d in range(4)
+    )
+    assert "all_reduce" in kinds(plan, "backward")
+
+
+def test_wide_layers_on_few_tokens_are_split_as_megatron_does() -> None:
+    """Weights are larger than activations: the first by its outputs, the second by its inputs."""
+    plan = search(feed_forward(8192, 32768), ml.Mesh(tensor=8), {"x0": (512, 8192)})
+    assert lies(plan, "up0.weight") == P("tensor", None)
+    assert lies(plan, "down0.weight") == P(None, "tensor")
+    rows = [row for row in plan.collectives() if row.phase == "forward"]
+    assert len(rows) == 1  # the sum of the second product
+    assert rows[0].bytes == 4 * 512 * 8192
+
+
+def test_many_tokens_are_split_instead() -> None:
+    """Activations are larger than weights: no weight is split, and gradients are summed."""
+    plan = search(feed_forward(4096, 16384, 3), ml.Mesh(data=8, tensor=8), {"x0": (131072, 4096)})
+    assert set(lies(plan, "x0").axes(0)) == {"data", "tensor"}
+    assert kinds(plan, "backward") == {"all_reduce"}
+    assert not lies(plan, "up0.weight").axes(0)
+
+
+def test_tokens_and_weights_of_one_size_are_split_over_an_axis_each() -> None:
+    """Either alone would exchange all of the other; each over one axis exchanges an eighth."""
+    mesh, shapes = ml.Mesh(data=8, tensor=8), {"x0": (16384, 4096)}
+    plan = search(feed_forward(4096, 16384, 3), mesh, shapes)
+    split = {
+        axis
+        for i in range(1, 3)
+        for d in range(2)
+        for axis in lies(plan, f"down{i}.weight").axes(d)
+    }
+    assert len(split) == 1  # the other axis splits tokens
+    pure = [
+        ml.compile(
+            feed_forward(4096, 16384, 3), plan_backend(mesh, HARDWARE), auto_partition=True,
+            partition_search_space=space, shapes=shapes,
+        ).plan.search.cost
+        for space in ("data", "tensor")
+    ]  # fmt: skip
+    assert plan.search.cost < min(pure)
+
+
+def test_three_axes_are_put_to_two_uses() -> None:
+    """Of three axes of two, weights take two and tokens one: the sizes are those of 4 and 2."""
+    plan = search(feed_forward(4096, 16384, 2), ml.Mesh(a=2, b=2, c=2), {"x0": (16384, 4096)})
+    weight, batch = lies(plan, "up1.weight").axes(0), lies(plan, "x0").axes(0)
+    assert len(weight) == 2
+    assert len(batch) == 1
+    assert not set(weight) & set(batch)
+
+
+def test_a_long_sequence_is_split_along_itself() -> None:
+    """One sample cannot be split by batch, and all that is done is done for each position."""
+    model = ml.Model()
+    model |= ml.LayerNorm(name="norm")(input="x", output="even")
+    model |= ml.FeedForward(hidden_dim=4096, name="mlp")(input="even", output="y")
+    plan = search(model, ml.Mesh(context=8), {"x": (1, 65536, 1024)})
+    assert lies(plan, "x").axes(1) == ("context",)
+
+
+def test_attention_with_few_heads_goes_round_a_ring() -> None:
+    """Four heads cannot be split over eight devices, so the sequence is, and keys are passed on."""
+    model = ml.Model()
+    model |= ml.MultiHeadAttention(num_heads=4, causal=True, context_parallel="ring", name="attn")(
+        input="x", output="y"
+    )
+    plan = search(model, ml.Mesh(context=8), {"x": (1, 32768, 1024)})
+    assert lies(plan, "x").axes(1) == ("context",)
+    assert "permute" in kinds(plan, "forward")
+
+
+def test_experts_are_split_where_weights_are_large() -> None:
+    """Tokens go to experts by all_to_all; to gather either for everybody would cost more."""
+    model = ml.Model()
+    model |= ml.MoE(num_experts=8, expert_dim=16384, name="moe")(input="x", output="y")
+    mesh, shapes = ml.Mesh(expert=8), {"x": (64, 512, 1024)}
+    split = {"in_shardings": {"x": P("expert")}, "out_shardings": {"y": P("expert")}}
+    plan = search(model, mesh, shapes, **split)
+    for name in ("in", "out"):
+        assert lies(plan, f"moe.experts.{name}.weight").axes(0) == ("expert",)
+    assert "all_to_all" in kinds(plan, "forward")
+    said = {"shardings": {"moe.experts.*": P("expert")}}
+    fixed = search(model, mesh, shapes, **split, partition_constraints=said)
+    assert plan.search.cost <= fixed.search.cost * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_loops_are_searched(is_limited: bool) -> None:
+    sizes = Sizes(3, 32, 4, 64, 16, 8)
+    model = ml.Model()
+    model |= ml.Repeat(transformer_block(sizes, "block"), 3, name="blocks")(input="x", output="y")
+    mesh, shapes = ml.Mesh(data=4), {"x": (8, 16, 32)}
+
+    def compile(backend: ml.Backend, **options: object) -> object:
+        return ml.compile(model, backend, shapes=shapes, **options)
+
+    backend, one = ml.NumpyBackend(mesh), ml.NumpyBackend()
+    found = compile(backend, auto_partition=True)
+    if is_limited:
+        least = compile(backend, auto_partition=True, partition_objective="memory_usage").plan
+        limit = (least.memory().peak + found.plan.memory().peak) // 2
+        found = compile(backend, auto_partition=True, max_memory_per_device=limit)
+        assert found.plan.memory().peak <= limit
+    params = found.randomize_params(seed=0)
+    rng = np.random.default_rng(0)
+    x, seeds = (rng.standard_normal((8, 16, 32)).astype(np.float32) for _ in range(2))
+    outputs, gradients = found.evaluate(params, {"x": x}, {"y": seeds})
+    expected, wanted = compile(one).evaluate(
+        {name: one.array(value.numpy()) for name, value in params.items()}, {"x": x}, {"y": seeds}
+    )
+    rtol, atol = TOLERANCE["float32"]
+    np.testing.assert_allclose(outputs["y"].numpy(), expected["y"].numpy(), rtol, atol)
+    top = max(np.abs(gradient.numpy()).max() for gradient in wanted.values())
+    for name, gradient in wanted.items():
+        np.testing.assert_allclose(
+            gradients[name].numpy() / top, gradient.numpy() / top, rtol, atol, err_msg=name
+        )
