@@ -140,7 +140,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "mean of None": (lambda: ONE.mean(None), ml.GraphError, r"op 'mean' takes tensors, not None; pass an array of a backend, such as backend.array\("),
     "sum of a list": (lambda: ONE.sum([1, 2]), ml.GraphError, r"op 'sum' takes tensors, not a list; pass an array"),
     "attention to numbers": (lambda: ONE.attention(1.0, 2.0, 3.0), ml.GraphError, r"op 'attention' takes tensors, not a float; pass"),
-    "backend option of later": (lambda: ml.NumpyBackend(executor="pool"), ml.OptionError, r"executor='pool' .* not available yet"),
+    "backend option of later": (lambda: ml.NumpyBackend(executor="pool"), ml.OptionError, r"executor='pool' .* is not available yet; leave it out"),
     "dtype misspelt": (lambda: ml.NumpyBackend(compute_dtype="bfloat61"), ml.OptionError, r"compute_dtype='bfloat61' is no dtype of Mithril; did you mean 'bfloat16'\?; use one of 'bfloat16', 'float16'"),
     "dtype of 8 bits": (lambda: ml.NumpyBackend(compute_dtype="float8_e4m3fn"), ml.OptionError, r"compute_dtype='float8_e4m3fn' is not available: values of 8 bits need a scale for each tensor, which layers do not keep; use 'bfloat16'"),
     "dtype of no kind": (lambda: ml.NumpyBackend(dtype=5), ml.OptionError, r"dtype=5 is no dtype of Mithril"),

@@ -91,4 +91,6 @@ def test_if_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "ask", lambda self, what, limit: {"error": "MemoryError: no"})
     backend = ml.NumpyBackend(ml.Mesh(data=2))
     with pytest.raises(ml.PlanError, match="strategies and none runs; the first says 'MemoryError"):
-        ml.auto_tune(make_mlp(), backend, input_shapes=SHAPES)
+        ml.auto_tune(make_mlp(), backend, input_shapes=SHAPES, measure=True)
+    found = ml.auto_tune(make_mlp(), backend, input_shapes=SHAPES)
+    assert found.findings.measured is None

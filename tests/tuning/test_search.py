@@ -87,8 +87,9 @@ def test_wide_layers_of_a_small_batch_are_split_by_heads_and_hidden_units() -> N
     model = ml.Model()
     model |= ml.FeedForward(16384, name="mlp")(input="x", output="y")
     found = ml.auto_tune(
-        model, H100, input_shapes={"x": (1, 1024)}, devices=8, tuning_objective="latency"
-    )
+        model, H100, input_shapes={"x": (1, 1024)}, devices=8, tuning_objective="latency",
+        strategy_space="tensor",
+    )  # fmt: skip
     assert found.mesh == {"tensor": 8}
     assert str(found.shardings["mlp.up.weight"]) == "P('tensor')"
     assert str(found.shardings["mlp.down.weight"]) == "P(None, 'tensor')"
@@ -178,6 +179,17 @@ def test_the_budget_is_kept() -> None:
     assert found.findings.planned == 1
     assert found.findings.measured is None
     assert found.findings.bound < found.findings.seconds  # what is unplanned may be better
+
+
+def test_where_nothing_fits_the_budget_is_kept() -> None:
+    """Bounds let all through: what does not fit is activations, which they do not count."""
+    tiny = replace(ml.Hardware.load(H100), name="tiny", memory_bytes=700_000)
+    shapes = {"x": (2**14, 32)}
+    with pytest.raises(ml.PlanError, match="configurations unplanned for want of time; use more"):
+        ml.auto_tune(
+            make_mlp(), tiny, input_shapes=shapes, devices=2, strategy_space="tensor",
+            tuning_budget_hours=1e-6,
+        )  # fmt: skip
 
 
 def test_bad_input() -> None:

@@ -72,6 +72,8 @@ def measure_best(
     budget: float,
     record: str | Path | None,
     bar: Progress,
+    *,
+    has_to: bool,
 ) -> Strategy:
     """Return the strategy that ran fastest.
 
@@ -82,6 +84,7 @@ def measure_best(
         budget: seconds.
         record: file of measurements; None to keep none.
         bar: shows how far it is.
+        has_to: whether it is an error if none could be run; else the best predicted one is taken.
 
     Raises:
         PlanError: none of them could be run.
@@ -100,12 +103,12 @@ def measure_best(
         if contender.seconds or contender.error:
             kept.add(contender.key, str(contender.strategy.mesh), contender.measurement)
     ran = [c for c in contenders if c.seconds]
-    if not ran and contenders and all(c.error for c in contenders):
+    if has_to and not ran and contenders and all(c.error for c in contenders):
         raise PlanError(
             f"auto_tune measures {len(contenders)} strategies and none runs; the first says "
             f"'{contenders[0].error}'; choose with measure=False, or tune with less memory"
         )
-    if not ran:  # the budget was over before
+    if not ran:  # the budget was over before, or devices have no room beside this process
         return strategies[0]
     best = min(ran, key=lambda c: c.measurement.median)
     findings = replace(best.strategy.findings, measured=best.measurement.median)

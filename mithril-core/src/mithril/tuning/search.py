@@ -57,6 +57,7 @@ class Search:
         make: from outer choices to a strategy.
         budget: seconds.
         patience: so many plans in a row that are no better end it.
+        searches: whether an exact search may split the tensors, too.
         tell: is told how many candidates there are and how many are done, and the best.
     """
 
@@ -64,6 +65,7 @@ class Search:
     make: Maker = make_strategy
     budget: float = SEARCH_SECONDS
     patience: int = PATIENCE
+    searches: bool = True
     tell: Callable[[int, int, Candidate | None], None] = lambda total, done, best: None
     considered: int = 0
     pruned: int = 0
@@ -94,7 +96,8 @@ class Search:
         while self.best is not None and self.best is not before:  # one thing otherwise
             before = self.best
             for candidate in self._order(vary_one(self.tuned, before.config)):
-                if candidate.config not in self._seen:
+                is_allowed = self.searches or not candidate.config.is_searched
+                if is_allowed and candidate.config not in self._seen:
                     self.considered += 1
                     self._late = 0
                     self._visit(candidate)
@@ -111,8 +114,9 @@ class Search:
         ):
             self.pruned += 1
             return
-        is_over = time.monotonic() - self._start > self.budget or self._late >= self.patience
-        if self.best is not None and is_over:
+        is_over = bool(self.planned) and time.monotonic() - self._start > self.budget
+        is_enough = self.best is not None and self._late >= self.patience
+        if is_over or is_enough:
             self.unplanned.append(candidate)
             return
         found = self._plan(candidate)

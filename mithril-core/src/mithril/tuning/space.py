@@ -20,6 +20,8 @@ from mithril.tuning.model import TunedModel
 from mithril.tuning.recipes import find_batch, find_sequence
 
 SPACES = ("data", "tensor", "pipeline", "mixed", "mixed_parallel")
+SEARCHED = ("mixed", "mixed_parallel")
+"""The spaces in which any tensor may be split along any dimension."""
 _ROLES = {
     "data": (Role.data,),
     "tensor": (Role.tensor,),
@@ -186,4 +188,4 @@ def _product(sizes: Sequence[int]) -> int:
     return found
 
 
-__all__ = ["SPACES", "list_configs", "vary_one"]
+__all__ = ["SEARCHED", "SPACES", "list_configs", "vary_one"]

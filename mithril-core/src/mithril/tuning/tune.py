@@ -21,7 +21,7 @@ from mithril.tuning.measure import can_measure, check_measurable, measure_best
 from mithril.tuning.model import TunedModel
 from mithril.tuning.progress import Progress
 from mithril.tuning.search import SEARCH_SECONDS, Search
-from mithril.tuning.space import SPACES, list_configs
+from mithril.tuning.space import SEARCHED, SPACES, list_configs
 from mithril.types import to_python
 from mithril.units import format_bytes
 
@@ -83,7 +83,10 @@ def auto_tune(
     >>> import mithril as ml
     >>> model = ml.Model()
     >>> model |= ml.FeedForward(64, name="mlp")(input="x", output="y")
-    >>> found = ml.auto_tune(model, "h100-sxm", input_shapes={"x": (64, 32)}, devices=4)
+    >>> shapes = {"x": (64, 32)}
+    >>> found = ml.auto_tune(
+    ...     model, "h100-sxm", input_shapes=shapes, devices=4, strategy_space="data"
+    ... )
     >>> found.in_shardings
     {'x': P('data')}
     """
@@ -109,7 +112,9 @@ def auto_tune(
     measures = _read_measure(measure, backend)
     planning = min(SEARCH_SECONDS, budget * (PLANNING_SHARE if measures else 1.0))
     with Progress(progress) as bar:
-        search = Search(tuned, budget=planning, tell=bar.show_planned)
+        search = Search(
+            tuned, budget=planning, tell=bar.show_planned, searches=strategy_space in SEARCHED
+        )
         found = search.run(list_configs(tuned, strategy_space, where))
         least = search.least_memory
         if not found and hardware.memory_bytes is not None and least > hardware.memory_bytes:
@@ -122,13 +127,14 @@ def auto_tune(
             )
         fitting = [candidate for candidate in found if candidate.price and candidate.price.fits]
         if not fitting:
-            raise _refuse_memory(min(c.price.memory for c in found if c.price), hardware)
+            least = min(c.price.memory for c in found if c.price)
+            raise _refuse_memory(least, hardware, len(search.unplanned))
         strategies = [search.describe(candidate) for candidate in fitting]
         if not measures:
             return strategies[0]
         assert isinstance(backend, Backend)
         left = budget - bar.seconds
-        return measure_best(backend, tuned, strategies, left, record, bar)
+        return measure_best(backend, tuned, strategies, left, record, bar, has_to=bool(measure))
 
 
 def read_budget(hours: object) -> float:
@@ -206,11 +212,12 @@ def _read_measure(measure: bool | None, backend: object) -> bool:
     return True
 
 
-def _refuse_memory(least: float, hardware: Hardware) -> PlanError:
+def _refuse_memory(least: float, hardware: Hardware, unplanned: int = 0) -> PlanError:
+    rest = f", with {unplanned} configurations unplanned for want of time" if unplanned else ""
     return PlanError(
         f"auto_tune finds no strategy that fits: the least is {format_bytes(int(least))} on a "
-        f"device of {format_bytes(hardware.memory_bytes or 0)}; use more devices, a smaller batch, "
-        f"or a narrower precision"
+        f"device of {format_bytes(hardware.memory_bytes or 0)}{rest}; use more devices, a "
+        f"smaller batch, or a narrower precision"
     )
 
 
