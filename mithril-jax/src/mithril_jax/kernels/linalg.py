@@ -48,7 +48,7 @@ def einsum(op: Einsum, types: Types) -> Run:
 
 
 @CPU_KERNELS.register(Einsum)
-def joined_einsum(op: Einsum, types: Types) -> Run:
+def multiply_joined(op: Einsum, types: Types) -> Run:
     """The same, with dimensions that belong together as one."""
     groups = join_letters(op.terms)
     left, right, result = (_find_groups(term, groups) for term in op.terms)
