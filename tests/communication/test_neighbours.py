@@ -71,6 +71,22 @@ def count_seconds(program: Program, hardware: Hardware) -> float:
     return simulate_program(pricing.price(program.graph)).seconds
 
 
+def test_neighbours_may_stand_between_others_of_the_same_op() -> None:
+    """What is exchanged again is apart from what is not, though it stands between."""
+    builder = Builder()
+    again = Cause("y", "there", "here", "who asks", is_again=True)
+    found = {}
+    for name in ("x0", "y0", "x1", "y1"):
+        if name.startswith("x"):
+            made = issue(KINDS[0], x_of(builder, name))
+        else:
+            with builder.at(cause=again):
+                made = builder.apply(KINDS[0], x_of(builder, name))[0]
+        found[name] = ops.exp(made)
+    program = joined(builder.build(found))
+    assert list_members(program) == [("permute", 2), ("permute", 2)]
+
+
 # ------------------------------------------------------------------ numbers
 
 

@@ -156,6 +156,7 @@ def join_collectives(nodes: Sequence[Node], mesh: Mesh, hardware: Hardware) -> N
         parts=tuple(cause.value for cause in causes),
         instead=causes[0].instead if len({cause.instead for cause in causes}) == 1 else (),
         is_asked=all(cause.is_asked for cause in causes),
+        is_again=all(cause.is_again for cause in causes),
         compressed=causes[0].compressed if causes else "",
         plain_bytes=sum(cause.plain_bytes for cause in causes),
     )

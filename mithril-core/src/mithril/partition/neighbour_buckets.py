@@ -45,7 +45,9 @@ def _join_alike(graph: Graph, fill: Filling, pricing: Pricing) -> Graph:
     alike: dict[object, list[Group]] = {}
     for group in _find_groups(graph, fill):
         if len(group) > 1:
-            alike.setdefault(tuple(map(_describe, group)), []).append(group)
+            # Of one key: so each group stands behind the one before.
+            found = _find_key(group[0]), tuple(map(_list_types, group))
+            alike.setdefault(found, []).append(group)
     if not alike:
         return graph
     seconds = _simulate(graph, pricing)
@@ -61,8 +63,14 @@ def _simulate(graph: Graph, pricing: Pricing) -> float:
     return simulate_program(pricing.price(graph)).seconds
 
 
-def _describe(node: Node) -> tuple[object, Types]:
-    return node.op, tuple(value.type for value in node.inputs)
+def _list_types(node: Node) -> Types:
+    return tuple(value.type for value in node.inputs)
+
+
+def _find_key(node: Node) -> tuple[object, ...]:
+    """Return what members of a group have in common."""
+    is_again = node.cause is not None and node.cause.is_again
+    return node.op, node.inputs[0].type.dtype, node.phase, find_form(node), is_again
 
 
 @dataclass(slots=True)
@@ -88,8 +96,7 @@ def _find_groups(graph: Graph, fill: Filling) -> list[Group]:
         if op is None or not _may_join(node, fill, makers):
             continue
         size, (_, deadline) = size_of(node), waiting[node]
-        is_again = node.cause is not None and node.cause.is_again
-        key = node.op, node.inputs[0].type.dtype, node.phase, find_form(node), is_again
+        key = _find_key(node)
         group = current.get(key)
         is_full = group is not None and group.bytes + size > fill.find_limit(op)
         if group is None or is_full or position >= group.deadline:
@@ -118,7 +125,7 @@ def _join(graph: Graph, groups: Sequence[Group], fill: Filling) -> Graph:
 
     Args:
         graph: a local one.
-        groups: each stands behind the one before.
+        groups: of one key, so that each stands behind the one before.
         fill: puts them together.
     """
     joined = {node: group for group in groups for node in group}
