@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril.cost import SIMULATED, Hardware, Level, collective_seconds, transfer_seconds
 from mithril.cost.axis_order import find_axis_order, list_orders
+from mithril.cost.pairs import exchange_seconds
 from mithril.engine import Engine
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.mesh import Mesh, P
+from mithril.ops.collective import collective_of
 from mithril.plan.timetable import Send
 from mithril.runtime.planned import plan_backend
 
@@ -46,12 +48,13 @@ def busy(mesh: Mesh, hardware: Hardware, specs: dict[str, P]) -> ml.CompiledMode
 
 
 def price(plan: ml.Plan, order: tuple[str, ...], hardware: Hardware) -> float:
-    """Return what the collectives of a plan take in an order, each row by itself."""
-    mesh = plan.mesh.reorder(order)
-    return sum(
-        row.times * collective_seconds(row.kind, row.bytes, row.axes, mesh, hardware)
-        for row in plan.collectives()
-    )
+    """Return what the collectives of a plan without loops take in an order, each by itself."""
+    mesh, seconds = plan.mesh.reorder(order), 0.0
+    for node in plan.only_stage.program.graph.nodes:
+        if (op := collective_of(node.op)) is not None:
+            nbytes = op.count_bytes([value.type for value in node.inputs])
+            seconds += exchange_seconds(op, nbytes, mesh, hardware)
+    return seconds
 
 
 LEVELS = st.sampled_from([(2,), (4,), (2, 4), (4, 8), (2, 4, 8), (3, 6), ()])
