@@ -12,6 +12,7 @@ from mithril.cost.liveness import arrange
 from mithril.engine import Engine
 from mithril.ir import Builder, Graph, Repeat, Tensor
 from mithril.mesh import Mesh, Sharding
+from mithril.ops.shape import Transpose
 from mithril.types import DType, TensorType
 
 from tests.engine.programs import program_of
@@ -122,18 +123,20 @@ def _put(engine: Engine, value: np.ndarray) -> Any:
 def assert_equal_in_arena(engine: Engine, graph: Graph) -> None:
     """Compare results of three calls with those that take memory as they run.
 
-    They are equal bit for bit on NumPy. PyTorch gives a result the strides of its operands, where
-    it may choose: what is transposed then goes through another loop of the same function.
+    They are equal bit for bit on NumPy, unless something is transposed. Results have the strides of
+    their operands there, and on PyTorch: what is transposed goes through another loop of the same
+    function, whose last bit may differ.
     """
     calls = [
         {v.name: _numbers(v.type.shape, 10 * call + i) for i, v in enumerate(graph.inputs)}
         for call in range(3)
     ]
+    is_turned = any(isinstance(node.op, Transpose) for node in graph.nodes)
     expected = run(engine, graph, calls)
     found = run(engine.in_arena(arrange), graph, calls)
     for one, other in zip(expected, found, strict=True):
         for a, b in zip(one, other, strict=True):
-            if engine.name == "numpy":
+            if engine.name == "numpy" and not is_turned:
                 assert np.array_equal(a, b, equal_nan=True)
             rtol, atol = TOLERANCE["float32"]
             np.testing.assert_allclose(b, a, rtol=rtol, atol=atol)

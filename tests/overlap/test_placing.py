@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -99,6 +100,14 @@ def check_same(placed: Ran, apart: Ran) -> None:
     assert placed.executed == list(placed.plan.list_issued())
 
 
+def sum_bytes(plan: Plan) -> Counter[tuple[str, tuple[str, ...]]]:
+    """Return the bytes of collectives by kind and axes: which travel together is a matter of time."""
+    total: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    for kind, axes, nbytes in plan.list_issued():
+        total[kind, axes] += nbytes
+    return total
+
+
 @settings(max_examples=scaled(60))
 @given(cases(), st.sampled_from(STRATEGIES), st.booleans())
 def test_random_plans_make_the_same_wherever_collectives_start(
@@ -111,7 +120,7 @@ def test_random_plans_make_the_same_wherever_collectives_start(
     check_same(placed, apart)
     plan = planned(case, "none").plan
     if strategy != "bucket" and is_whole(placed.plan):
-        assert sorted(placed.plan.list_issued()) == sorted(plan.list_issued())
+        assert sum_bytes(placed.plan) == sum_bytes(plan)
     waiting = plan.timeline(BESIDE).seconds
     assert placed.plan.timeline(BESIDE).seconds <= waiting * (1 + 1e-6) or strategy == "bucket"
 
