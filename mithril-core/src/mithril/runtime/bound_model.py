@@ -13,8 +13,8 @@ from functools import cached_property
 from mithril.engine import Executable
 from mithril.plan import Plan
 from mithril.runtime.array import Array
+from mithril.runtime.asked import Evaluation
 from mithril.runtime.call import Bound
-from mithril.runtime.planner import Evaluation
 from mithril.transform import cotangent_name, gradient_of
 from mithril.types import TensorType
 

@@ -19,12 +19,12 @@ from mithril.errors import GraphError, OptionError, PlanError, kind_of
 from mithril.keywords import checked_keywords, list_argument_names, refuse_unknown
 from mithril.mesh import Sharding
 from mithril.models import Layer
-from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
 from mithril.models.trace import input_names, main_output_names, output_names, parameter_names
 from mithril.plan import Plan
 from mithril.plugins.published import suggest_attribute
 from mithril.runtime.array import Array, Kind
+from mithril.runtime.asked import Asked, Evaluation
 from mithril.runtime.axis_order import Laid, lay_axes
 from mithril.runtime.backend import Backend
 from mithril.runtime.bound_model import BoundModel
@@ -35,16 +35,14 @@ from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.placing_parameters import place_parameters
 from mithril.runtime.plan_reports import PlanReports
-from mithril.runtime.planner import Asked, Evaluation, Planner
+from mithril.runtime.planner import Planner
+from mithril.runtime.pure_programs import Placed, PurePrograms
 from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings
 from mithril.runtime.sharing import Shared
 from mithril.runtime.specification import read_kind
 from mithril.runtime.unplaced import PendingArray
 from mithril.runtime.zero import Zero
-from mithril.types import TensorType
-
-Placed = tuple[TensorType, Sharding]
 
 
 class CompiledModel(PlanReports, Shared):
@@ -63,9 +61,7 @@ class CompiledModel(PlanReports, Shared):
         self._shardings: ParameterShardings[Evaluation] = ParameterShardings(self.parameters)
         self._planner = Planner(model, backend, self.engine, settings, self._shardings)
         names = (self.inputs, self.outputs, self.parameters)
-        self._pure_planners: dict[tuple[tuple[str, ...], bool], Planner] = {}
-        if not settings.donated:
-            self._pure_planners[settings.differentiable, settings.inference] = self._planner
+        self._pure_programs = PurePrograms(model, settings, self._planner)
         self._evaluator = Evaluator(backend, self._planner, settings, *names)
         self._is_seed_settled = False
 
@@ -268,7 +264,7 @@ class CompiledModel(PlanReports, Shared):
                 named, or the first of their layer, such as a loss; from all float outputs where
                 there is none.
         """
-        kinds = self._kinds(shapes)
+        kinds = self.read_kinds(shapes)
         seeded = self._losses(kinds) if gradients else None
         open_ = [Kind.open(self.backend)] * (len(self.parameters) + len(seeded or ()))
         plan = self._evaluator.bind(seeded, [*kinds, *open_]).plan
@@ -316,8 +312,12 @@ class CompiledModel(PlanReports, Shared):
         """
         return lay_axes(self._model, plan, self.backend)
 
-    def _kinds(self, shapes: Mapping[str, object]) -> list[Kind]:
-        """Return the kinds of the inputs, from shapes, arrays and specs."""
+    def read_kinds(self, shapes: Mapping[str, object]) -> list[Kind]:
+        """Return the kinds of the inputs, from shapes, arrays and specs, in order.
+
+        Raises:
+            GraphError: an input is missing or unknown.
+        """
         if not isinstance(shapes, Mapping):
             raise GraphError(
                 f"shapes is {kind_of(shapes)}; give a mapping of input names to shapes, such as "
@@ -344,17 +344,9 @@ class CompiledModel(PlanReports, Shared):
 
     def _losses(self, inputs: Sequence[Kind]) -> tuple[str, ...]:
         """Return the outputs whose gradients the first evaluation is expected to give."""
-        outputs = self._planner.output_types(self._types(inputs))
-        floats = self._float_outputs(self._planner, inputs)
+        floats = self._planner.float_outputs([kind.type for kind in inputs])
         main = main_output_names(self._model)
-        return tuple(name for name in floats if name in main and not outputs[name].shape) or floats
-
-    def _types(self, inputs: Sequence[Kind]) -> tuple[tuple[str, TensorType], ...]:
-        return tuple((n, kind.type) for n, kind in zip(self.inputs, inputs, strict=True))
-
-    def _float_outputs(self, planner: Planner, inputs: Sequence[Kind]) -> tuple[str, ...]:
-        outputs = planner.trace(self._types(inputs)).graph.outputs
-        return tuple(name for name in self.outputs if outputs[name].type.dtype.is_float)
+        return tuple(n for n, type in floats.items() if n in main and not type.shape) or (*floats,)
 
     def resting(self, zero: Zero, inputs: Sequence[Kind]) -> CompiledModel:
         """Return the same model with parameters at rest that are split further than computed.
@@ -364,27 +356,25 @@ class CompiledModel(PlanReports, Shared):
             inputs: kinds of the inputs, in order, for which there is a plan.
         """
         traced = self.ask((), inputs).traced
-        found = dict(self.settings.at_rest)
-        for name in self.parameters:
-            type, stacked = traced.graph.input(name).type, traced.stacked.get(name, 0)
-            decision = self._shardings.of(name, type)
-            if decision is not None and name not in traced.at_rest:
-                home = zero.split(decision.sharding, type.shape, stacked)
-                if home != decision.sharding:
-                    found[name] = Annotation(home.spec, place=f" of zero={zero.stage}")
-        return CompiledModel(self._model, self.backend, replace(self.settings, at_rest=found))
+        types = ((name, traced.graph.input(name).type) for name in self.parameters)
+        decided = {n: at.sharding for n, type in types if (at := self._shardings.of(n, type))}
+        at_rest = {**self.settings.at_rest, **zero.rest(traced, decided)}
+        return self._with(at_rest=at_rest)
 
     def without_axis(self, axis: str) -> CompiledModel:
         """Return the same model where no more is said of inputs that are split over a mesh axis."""
         given = self.settings.in_shardings.items()
         kept = {n: s for n, s in given if not any(axis in s.axes(d) for d in range(len(s.entries)))}
-        settings = replace(self.settings, in_shardings=kept)
-        return CompiledModel(self._model, self.backend, settings)
+        return self._with(in_shardings=kept)
 
     def keeping_all(self) -> CompiledModel:
         """Return the same model without a memory budget, or anything computed again."""
         plan = replace(self.settings.plan, recompute=KEEP_ALL)
-        return CompiledModel(self._model, self.backend, replace(self.settings, plan=plan))
+        return self._with(plan=plan)
+
+    def _with(self, **settings: Any) -> CompiledModel:
+        """Return the same model with other settings."""
+        return CompiledModel(self._model, self.backend, replace(self.settings, **settings))
 
     def ask(self, seeded: tuple[str, ...], inputs: Sequence[Kind]) -> Asked:
         """Return what would be planned for inputs of some kinds, parameters lying as said.
@@ -403,14 +393,6 @@ class CompiledModel(PlanReports, Shared):
     def convert_parameters(self, given: Mapping[str, object]) -> list[Array]:
         """Return parameters as arrays of the backend, in order."""
         return self._evaluator.convert_parameters(given)
-
-    def read_kinds(self, shapes: Mapping[str, object]) -> list[Kind]:
-        """Return the kinds of the inputs, from shapes, arrays and specs, in order.
-
-        Raises:
-            GraphError: an input is missing or unknown.
-        """
-        return self._kinds(shapes)
 
     def program_for(
         self,
@@ -439,36 +421,11 @@ class CompiledModel(PlanReports, Shared):
             self.plan_for(shapes, gradients=gradients)
         kinds = {
             name: kind if isinstance(shapes[name], Array | Kind) else self._as_before(name, kind)
-            for name, kind in zip(self.inputs, self._kinds(shapes), strict=True)
+            for name, kind in zip(self.inputs, self.read_kinds(shapes), strict=True)
         }
-        if differentiable is None:
-            differentiable = [name for name, kind in kinds.items() if kind.type.dtype.is_float]
-        planner = self._pure_planner(tuple(differentiable), inference)
-        inputs = list(kinds.values())
-        seeded = self._float_outputs(planner, inputs) if gradients else None
-        lying = [self._find_kind(parameters, name) for name in self.parameters]
-        arriving = [self._find_kind(cotangents, name) for name in seeded or ()]
-        bound = planner.bind(seeded, [*inputs, *lying, *arriving])
-        return BoundModel(bound)
-
-    def _find_kind(self, given: Mapping[str, Placed] | None, name: str) -> Kind:
-        if given is None or name not in given:
-            return Kind.open(self.backend)
-        return Kind(self.backend, *given[name], self.backend.mesh.size > 1)
-
-    def _pure_planner(self, differentiable: tuple[str, ...], inference: bool) -> Planner:
-        settings = replace(
-            self.settings,
-            differentiable=differentiable,
-            inference=self.settings.inference or inference,
-            donated=frozenset(),  # what the framework holds is not ours to give up
+        return self._pure_programs.bind(
+            kinds, gradients, differentiable, inference, parameters or {}, cotangents or {}
         )
-        key = settings.differentiable, settings.inference
-        if key not in self._pure_planners:
-            self._pure_planners[key] = Planner(
-                self._model, self.backend, self.engine, settings, self._shardings
-            )
-        return self._pure_planners[key]
 
     def __getattr__(self, name: str) -> Any:
         """Return a method that the backend's framework adds, such as `as_jax`."""

@@ -15,13 +15,14 @@ from mithril.engine import Observer
 from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.models.trace_context import SEED
 from mithril.runtime.array import Array, Kind
+from mithril.runtime.asked import Evaluation
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bound, Pick, pick
 from mithril.runtime.donation import give_up_moved
 from mithril.runtime.host_indices import check_host_indices
 from mithril.runtime.input_conversion import InputConverter
 from mithril.runtime.parameters import Parameters, initial_array
-from mithril.runtime.planner import NOTHING, Evaluation, Planner, Seeded
+from mithril.runtime.planner import NOTHING, Planner, Seeded
 from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings, read_donated
 from mithril.runtime.submesh import on_whole_mesh

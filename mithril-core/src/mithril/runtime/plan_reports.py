@@ -15,10 +15,10 @@ from mithril.models.composition import Composition
 from mithril.models.summary import summarize, tabulate
 from mithril.plan import Plan
 from mithril.report import explain, partition_map, print_collectives, print_shapes
+from mithril.runtime.asked import Evaluation
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bound
 from mithril.runtime.evaluation import Evaluator
-from mithril.runtime.planner import Evaluation
 from mithril.tables import Table, render_html
 
 

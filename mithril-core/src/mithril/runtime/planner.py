@@ -7,12 +7,12 @@ decides, or the plan itself: the array then goes where it is needed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from mithril.compiler import Batch, Request, accumulate_over, placement_of
+from mithril.compiler import Request
 from mithril.engine import Engine
-from mithril.errors import GraphError, ShapeError, listing, nearest
+from mithril.errors import ShapeError
 from mithril.mesh import Sharding
 from mithril.models import Layer
 from mithril.models.composition import Composition
@@ -30,12 +30,14 @@ from mithril.models.trace import (
 from mithril.models.trace_context import SEED
 from mithril.partition.pipeline import Placement
 from mithril.runtime.array import Kind
+from mithril.runtime.asked import ArgumentKinds, Asked, Evaluation
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind, says_sharding
 from mithril.runtime.capture import Captured, convert_on, layout_of
-from mithril.runtime.host_indices import IndexUse, find_index_uses
+from mithril.runtime.host_indices import find_index_uses
+from mithril.runtime.layer_placement import place_layers
 from mithril.runtime.lru import LRUCache
-from mithril.runtime.model_layouts import Arguments, ModelLayouts
+from mithril.runtime.model_layouts import ModelLayouts
 from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.searching import Fixed
 from mithril.runtime.settings import Settings
@@ -47,72 +49,6 @@ NOTHING: frozenset[str] = frozenset()
 """Names of what a call gives up besides what every call does."""
 KEPT = 256
 """How many traces and plans a compiled model keeps."""
-
-
-@dataclass(frozen=True)
-class ArgumentKinds:
-    """What a plan depends on: type and sharding of every argument, by name.
-
-    Args:
-        inputs: the model's inputs; unplaced ones may lie anywhere.
-        parameters: the model's parameters; likewise before it is decided where they lie.
-        gradients: the output gradients; None for a forward plan.
-    """
-
-    inputs: Arguments
-    parameters: Arguments
-    gradients: Arguments | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Evaluation:
-    """What is evaluated: a traced model, and which gradients go in and come out.
-
-    Args:
-        traced: the model.
-        seeded: outputs whose gradients are given.
-        differentiated: parameters and inputs whose gradients come out.
-        captured: arrays that its layers use from around them.
-        index_uses: where the model chooses by integers that come from inputs.
-    """
-
-    traced: Traced
-    seeded: tuple[str, ...]
-    differentiated: tuple[str, ...]
-    captured: Captured
-    index_uses: tuple[IndexUse, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """What is asked of a plan.
-
-    Args:
-        traced: the model.
-        request: how its tensors lie, and which gradients are wanted.
-        interface: what is passed, and what comes out.
-    """
-
-    traced: Traced
-    request: Request
-    interface: Interface[Evaluation]
-
-    @property
-    def has_stages(self) -> bool:
-        """Whether layers run on parts of the mesh."""
-        placement = self.request.placement
-        return placement is not None and len(placement.parts) > 1
-
-    @property
-    def cuts_loops(self) -> bool:
-        """Whether loops are cut over stages."""
-        placement = self.request.placement
-        return placement is not None and bool(placement.loops)
-
-    def is_cut(self, name: str) -> bool:
-        """Return whether a parameter is of a loop that is cut over stages."""
-        loops = () if self.request.placement is None else self.request.placement.loops
-        return any(name.startswith(f"{path}.") for path in loops)
 
 
 class Planner:
@@ -146,11 +82,16 @@ class Planner:
         if settings.strategy is not None:
             self._by_default |= settings.strategy.annotate()
         self._model = model
-        self._backend = backend
+        self.backend = backend
         self._engine = engine
         self._settings = settings
         self._traces: LRUCache[tuple[tuple[str, TensorType], ...], Traced] = LRUCache(KEPT)
         self.shardings = shardings
+
+    @property
+    def parameters(self) -> Sequence[str]:
+        """Names of all parameters."""
+        return self._parameter_names
 
     @property
     def trainable(self) -> tuple[str, ...]:
@@ -161,7 +102,7 @@ class Planner:
     def is_placed(self) -> bool:
         """Whether layers run on parts of the mesh, or on parts of the batch."""
         is_cut = self._settings.accumulate > 1
-        return is_cut or (self._placement_spec.is_placed and self._backend.mesh.size > 1)
+        return is_cut or (self._placement_spec.is_placed and self.backend.mesh.size > 1)
 
     def explain_input(self, name: str) -> str:
         """Return who reads an input, and the output that was probably meant."""
@@ -177,7 +118,7 @@ class Planner:
                 dict(types),
                 inference=settings.inference,
                 precision=settings.plan.precision,
-                convert=convert_on(self._backend, "a layer", settings.plan.precision.default),
+                convert=convert_on(self.backend, "a layer", settings.plan.precision.default),
             )
             traced = replace(
                 traced,
@@ -194,6 +135,15 @@ class Planner:
     def output_types(self, types: tuple[tuple[str, TensorType], ...]) -> dict[str, TensorType]:
         """Return the types of the outputs for inputs of some types, as the precision has them."""
         return output_types(self.trace(types).graph, self._settings.plan.precision)
+
+    def float_outputs(self, inputs: Sequence[TensorType]) -> dict[str, TensorType]:
+        """Return the types of the outputs that are floats, for inputs of some types in order."""
+        outputs = self.output_types(tuple(zip(self._input_names, inputs, strict=True)))
+        return {name: type for name, type in outputs.items() if type.dtype.is_float}
+
+    def planning_as(self, settings: Settings) -> Planner:
+        """Return a planner of the same model, whose parameters lie as is decided for this one."""
+        return Planner(self._model, self.backend, self._engine, settings, self.shardings)
 
     def bind(
         self, seeded: Seeded, kinds: Sequence[Kind], donated: frozenset[str] = NOTHING
@@ -248,13 +198,9 @@ class Planner:
         first = nowhere[: len(self._input_names) + len(self._parameter_names)]
         if not wants_gradients:
             return self._make(None, first)
-        types = tuple(
-            (name, kind.type) for name, kind in zip(self._input_names, first, strict=False)
-        )
-        outputs = self.output_types(types)
-        floats = tuple(name for name, type in outputs.items() if type.dtype.is_float)
-        kinds = [Kind.of_type(first[0].backend, outputs[name]) for name in floats]
-        return self._make(floats, [*first, *kinds])
+        floats = self.float_outputs([kind.type for kind in first[: len(self._input_names)]])
+        kinds = [Kind.of_type(first[0].backend, type) for type in floats.values()]
+        return self._make(tuple(floats), [*first, *kinds])
 
     def _parameters_of(self, kinds: Sequence[Kind]) -> Sequence[Kind]:
         first = len(self._input_names)
@@ -306,7 +252,7 @@ class Planner:
         spec = self._settings.in_shardings.get(name)
         if said is not None or spec is None:
             return said
-        return Sharding.of(self._backend.mesh, spec, type.rank, f"input '{name}'")
+        return Sharding.of(self.backend.mesh, spec, type.rank, f"input '{name}'")
 
     def _rest(self, name: str, type: TensorType, said: Sharding | None) -> Sharding | None:
         """Return how a parameter arrives: as it is placed, or as it was decided, if it was."""
@@ -354,52 +300,22 @@ class Planner:
         uses, captured = find_index_uses(traced.graph), Captured(traced.captured)
         evaluation = Evaluation(traced, seeded, differentiated, captured, uses)
         results = (*traced.graph.outputs, *map(gradient_of, differentiated))
-        made = Interface("evaluate()", self._backend, evaluation, tuple(passed), results)
+        made = Interface("evaluate()", self.backend, evaluation, tuple(passed), results)
         return made.donating(self._settings.donated)
 
-    def _placement(self, traced: Traced, arguments: ArgumentKinds) -> Placement | None:
+    def _place_layers(self, traced: Traced, arguments: ArgumentKinds) -> Placement | None:
         """Return where layers run, if the model says so and there are several devices."""
-        mesh = self._backend.mesh
         if not self.is_placed:
             return None
-        wanted = self._settings.pipeline.batch
-        if wanted is not None and wanted not in traced.input_names:
-            raise GraphError(
-                f"PipelineOptions(batch={wanted!r}) names no input of the model"
-                f"{nearest(wanted, traced.input_names)}; inputs: {listing(traced.input_names)}"
-            )
-        named = wanted or self._placement_spec.batch
-        value = traced.value_names.get(named) or traced.graph.inputs[0]
-        name = value.name or traced.graph.inputs[0].name
-        shape = value.type.shape
-        sharding = _arriving(name, shape[:1], arguments)
-        is_cut = self._placement_spec.pipeline is not None or self._settings.accumulate > 1
-        if is_cut and not shape:
-            raise ShapeError(
-                f"pipeline cuts '{name}' into micro-batches, and it is a scalar; give the model a "
-                f"first input with a leading dimension of samples"
-            )
-        batch = Batch(
-            name, shape[0] if shape else 1, sharding.dims[0] if sharding and shape else ()
-        )
-        if self._settings.accumulate > 1:
-            return accumulate_over(
-                mesh, self._settings.accumulate, batch, gradients=arguments.gradients is not None
-            )
-        return placement_of(
-            self._placement_spec,
-            mesh,
-            self._settings.pipeline,
-            batch,
-            gradients=arguments.gradients is not None,
-            pads=self._settings.plan.pads,
+        return place_layers(
+            self._placement_spec, self._settings, self.backend.mesh, traced, arguments
         )
 
     def _request(self, traced: Traced, arguments: ArgumentKinds) -> Request:
-        layouts = ModelLayouts(self._backend.mesh, self._settings, self.shardings, traced)
+        layouts = ModelLayouts(self.backend.mesh, self._settings, self.shardings, traced)
         seeds = arguments.gradients
         # Micro-batches cut what is said to arrive whole, as any input.
-        whole = self._backend.mesh if self.is_placed else None
+        whole = self.backend.mesh if self.is_placed else None
         captured = {item.name: layout_of(item, whole) for item in traced.captured}
         differentiated = self._differentiate(traced, arguments)
         said = layouts.of(arguments.inputs, arguments.parameters, seeds or ()) | captured
@@ -409,7 +325,7 @@ class Planner:
             cotangents=None if seeds is None else tuple(name for name, _ in seeds),
             differentiated=differentiated,
             parameters=tuple(traced.parameter_names),
-            placement=self._placement(traced, arguments),
+            placement=self._place_layers(traced, arguments),
             notes=(*notes, *layouts.overrides(arguments.parameters)),
             donated=self._settings.donated,
             stacked=traced.stacked,
@@ -428,7 +344,7 @@ class Planner:
     def _notes(self, traced: Traced) -> tuple[str, ...]:
         ignored = len(traced.annotations) + len(traced.value_annotations) + len(traced.at_rest)
         ignored += len(self._placement_spec.devices) + len(self._placement_spec.stages)
-        if self._backend.mesh.size > 1 or not ignored:
+        if self.backend.mesh.size > 1 or not ignored:
             return ()
         return (f"annotations ignored, because the backend has one device: {ignored}",)
 
@@ -436,15 +352,6 @@ class Planner:
 def parameter_shapes(traced: Traced) -> dict[str, Shape]:
     """Return the shape of each parameter of a traced model."""
     return {name: traced.graph.input(name).type.shape for name in traced.parameter_names}
-
-
-def _arriving(name: str, batch: tuple[int, ...], arguments: ArgumentKinds) -> Sharding | None:
-    """Return how a batch arrives: as the input of that name, or else the first one of its size."""
-    found = dict(arguments.inputs)
-    if name in found:
-        return found[name][1]
-    sizes = ((type, s) for type, s in found.values() if type.shape)
-    return next((s for type, s in sizes if type.shape[:1] == batch), None)
 
 
 def _check_types(

@@ -7,11 +7,13 @@ gradients, too, and 3 the parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.errors import MeshError, OptionError
 from mithril.mesh import Mesh, Sharding
+from mithril.models.annotations import Annotation
+from mithril.models.trace import Traced
 from mithril.sharding import Layout
 from mithril.types import Shape, TensorType
 
@@ -33,6 +35,21 @@ class Zero:
     def split(self, sharding: Sharding, shape: Shape, stacked: int = 0) -> Sharding:
         """Return how a tensor lies between steps; see `split_further`."""
         return split_further(sharding, self.axes, shape, stacked)
+
+    def rest(self, traced: Traced, decided: Mapping[str, Sharding]) -> dict[str, Annotation]:
+        """Return how parameters rest of which the model does not say it.
+
+        Args:
+            traced: the model.
+            decided: how they are computed with, by name.
+        """
+        found = {}
+        for name, sharding in decided.items():
+            shape, stacked = traced.graph.input(name).type.shape, traced.stacked.get(name, 0)
+            home = self.split(sharding, shape, stacked)
+            if name not in traced.at_rest and home != sharding:
+                found[name] = Annotation(home.spec, place=f" of zero={self.stage}")
+        return found
 
     def find_home(
         self, layout: Layout, type: TensorType, mesh: Mesh, stacked: int

@@ -16,10 +16,10 @@ from mithril.optim import match_parameters
 from mithril.partition.replicas import Replicas
 from mithril.plan.names import NEXT, is_of_compression, next_of
 from mithril.runtime.array import Kind
+from mithril.runtime.asked import Asked
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.capture import Captured
 from mithril.runtime.compiled import CompiledModel
-from mithril.runtime.planner import Asked
 from mithril.runtime.training.loss_scale import SCALE, TYPES, LossScale
 from mithril.runtime.training.optimizer import (
     GRADIENT_NORM,
