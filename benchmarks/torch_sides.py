@@ -28,7 +28,7 @@ from tests.tolerances import TOLERANCE
 VERSION = f"PyTorch {version('torch')}"
 COUNTED_STEP = "a counted step"
 """Marks where memory is counted from."""
-COUNTED = 3
+COUNTED = 8
 """How often it is counted."""
 
 Tensors = dict[str, torch.Tensor]

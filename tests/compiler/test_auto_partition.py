@@ -287,7 +287,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "no mapping": (
         lambda: searched(partition_constraints="1 GB"),
         ml.OptionError,
-        r"partition_constraints='1 GB' is no mapping; give limits, such as",
+        r"partition_constraints='1 GB' is no mapping; write \{\"max_memory_per_device\": \"16 GB\"\}",
     ),
     "no limit": (
         constrained(max_memory=3),
@@ -337,7 +337,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
             partition_constraints={"shardings": {"up.weight": P("data", None)}},
         ),
         ml.OptionError,
-        r"have parameter 'up.weight' as P\('data', None\).*, and the model as",
+        r"parameter 'up.weight' is to lie as P\('data', None\) of partition_constraints.*, and as "
+        r"P\('model', None\).*; give one",
     ),
     "against in_shardings": (
         lambda: searched(
@@ -384,7 +385,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "no config": (
         lambda: ml.NumpyBackend(MESH, auto_sharding_config=3),
         ml.OptionError,
-        r"auto_sharding_config=3 is no mapping; give flags, such as force_data_parallel=True",
+        r"auto_sharding_config=3 is no mapping; write \{'force_data_parallel': True\}",
     ),
     "config without effect": (
         lambda: ml.NumpyBackend(MESH, auto_sharding=False, auto_sharding_config={}),

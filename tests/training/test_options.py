@@ -103,8 +103,9 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     ),
     "policy": (
         {"mixed_precision_policy": "bfloat16"},
-        "mixed_precision_policy='bfloat16' is no mapping; give dtypes, such as "
-        '{"params": "bfloat16", "compute": "float32"}',
+        "mixed_precision_policy='bfloat16' is no mapping; write "
+        '{"params": "bfloat16", "compute": "float32"}; '
+        "entries: 'params', 'compute', 'gradients'",
     ),
     "entry": (
         {"mixed_precision_policy": {"param": "bfloat16"}},
@@ -290,8 +291,9 @@ MISSPELT: dict[str, tuple[dict[str, object], str]] = {
     ),
     "no mapping": (
         {"fsdp_config": True},
-        "fsdp_config=True is no mapping; entries: 'sharding_strategy', 'mixed_precision', "
-        "'flatten_parameters'",
+        "fsdp_config=True is no mapping; write "
+        """{"sharding_strategy": "FULL_SHARD"}; entries: 'sharding_strategy', """
+        "'mixed_precision', 'flatten_parameters'",
     ),
     "entry": (
         {"fsdp_config": {"strategy": "FULL_SHARD"}},

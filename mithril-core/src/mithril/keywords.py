@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -30,6 +30,33 @@ def refuse_unknown(call: str, given: Iterable[str], known: Iterable[str]) -> Non
             raise OptionError(
                 f"{call} has no option '{name}'{nearest(name, names)}; options: {listing(names)}"
             )
+
+
+def read_entries(
+    option: str, given: object, known: Sequence[str], example: str
+) -> Mapping[str, Any]:
+    """Return an option that is a mapping, with no entries but those that there are.
+
+    Args:
+        option: its name, for messages.
+        given: what is given.
+        known: names of the entries that there are.
+        example: of a mapping, for messages.
+
+    Raises:
+        OptionError: it is no mapping, or an entry is not known; the message has the nearest one.
+    """
+    if not isinstance(given, Mapping):
+        raise OptionError(
+            f"{option}={given!r} is no mapping; write {example}; entries: {listing(known)}"
+        )
+    for name in given:
+        if name not in known:
+            raise OptionError(
+                f"{option} has no entry {name!r}{nearest(str(name), known)}; entries: "
+                f"{listing(known)}"
+            )
+    return given
 
 
 def checked_keywords(*more: str) -> Callable[[F], F]:

@@ -36,8 +36,8 @@ def choose_buckets(
         options: of the passes.
     """
     plan = make(options)
-    execution, fusion = target.hardware.execution, options.fusion
-    is_timed = execution.overlaps and not execution.in_turn and fusion.nbytes is None
+    fusion = options.fusion
+    is_timed = target.hardware.execution.hides_collectives and fusion.nbytes is None
     count = sum(row.kind in SIZED for row in plan.collectives())
     if not is_timed or not fusion.others or not 2 <= count <= MOST or plan.policy is not None:
         return plan

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mithril.errors import OptionError, listing, nearest
+from mithril.errors import OptionError
+from mithril.keywords import read_entries
 from mithril.options import Precision, choose_name, float_dtype
 from mithril.types import DType, to_python
 
@@ -159,18 +160,9 @@ def read_policy(policy: object) -> tuple[Precision, DType | None]:
     Raises:
         OptionError: it is no such mapping.
     """
-    if not isinstance(policy, Mapping):
-        raise OptionError(
-            f"mixed_precision_policy={policy!r} is no mapping; give dtypes, such as "
-            f'{{"params": "bfloat16", "compute": "float32"}}'
-        )
-    for name in policy:
-        if name not in POLICY:
-            raise OptionError(
-                f"mixed_precision_policy has no entry {name!r}{nearest(str(name), POLICY)}; "
-                f"entries: {listing(POLICY)}"
-            )
-    given = {name: float_dtype(f"mixed_precision_policy '{name}'", policy[name]) for name in policy}
+    option = "mixed_precision_policy"
+    said = read_entries(option, policy, POLICY, '{"params": "bfloat16", "compute": "float32"}')
+    given = {name: float_dtype(f"{option} '{name}'", dtype) for name, dtype in said.items()}
     precision = Precision(param_dtype=given.get("params"), compute_dtype=given.get("compute"))
     gradients = given.get("gradients")
     return precision, None if gradients is None else DType(gradients)

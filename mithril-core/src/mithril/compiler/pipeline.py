@@ -240,7 +240,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
 # ------------------------------------------------------------------ passes over the programs
 
 
-def order(program: Program, target: Target, options: PlanOptions) -> Program:
+def sort_updates(program: Program, target: Target, options: PlanOptions) -> Program:
     """Have parameters updated in the order in which their gradients arrive."""
     return order_updates(program, target.hardware)
 
@@ -260,7 +260,11 @@ def use_algorithms(program: Program, target: Target, options: PlanOptions) -> Pr
     return carry_out(program, target.hardware, options.algorithms)
 
 
-PROGRAM_PASSES: tuple[ProgramPass, ...] = (widen, order, bucket, order, use_algorithms)
+# Updates are sorted twice: what they gather is put into buckets in their order, and buckets hand
+# several gradients on at once, in an order of their own.
+PROGRAM_PASSES: tuple[ProgramPass, ...] = (
+    widen, sort_updates, bucket, sort_updates, use_algorithms,
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------ checks of the plan

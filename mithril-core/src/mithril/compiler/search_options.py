@@ -10,6 +10,7 @@ from typing import NamedTuple, TypedDict
 
 from mithril.cost.profiles.units import BYTES
 from mithril.errors import MeshError, OptionError, kind_of, listing, nearest
+from mithril.keywords import read_entries
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllToAll, collectives
 from mithril.options import check_flag
@@ -65,7 +66,9 @@ def read_search(given: SearchOptions, mesh: Mesh, default: Search | None = None)
     spaces = MIXED_SPACES if default is None else default.spaces
     if "partition_search_space" in said:
         spaces = _read_space(said["partition_search_space"])
-    limits = _read_limits(said.get("partition_constraints", {}))
+    example = '{"max_memory_per_device": "16 GB"}'
+    constraints = said.get("partition_constraints", {})
+    limits = read_entries("partition_constraints", constraints, LIMITS, example)
     memory = _read_memory(said.get("max_memory_per_device"), limits)
     refused, whole = _read_forbidden(limits.get("forbid", ()), mesh)
     largest = limits.get("max_all_reduce_size")
@@ -92,19 +95,13 @@ def read_auto_sharding(is_on: bool | None, config: Mapping[str, object] | None) 
         OptionError: one has a wrong form, or would have no effect.
     """
     name = "auto_sharding_config"
-    if config is not None and not isinstance(config, Mapping):
-        raise OptionError(f"{name}={config!r} is no mapping; give flags, such as {CONFIG[0]}=True")
+    given = {} if config is None else read_entries(name, config, CONFIG, f"{{'{CONFIG[0]}': True}}")
     if not (config is not None if is_on is None else check_flag("auto_sharding", is_on)):
         if config is not None:
             raise OptionError(f"{name} has no effect with auto_sharding=False; leave one out")
         return None
     flags = {CONFIG[0]: False, CONFIG[1]: True}
-    for key, value in (config or {}).items():
-        if key not in flags:
-            raise OptionError(
-                f"{name} has no entry {key!r}{nearest(str(key), CONFIG)}; "
-                f"entries: {listing(CONFIG)}"
-            )
+    for key, value in given.items():
         flags[key] = check_flag(f"{name}['{key}']", value)
     if flags["force_data_parallel"]:
         return Search(spaces=(DATA,))
@@ -135,21 +132,6 @@ def _read_space(word: object) -> tuple[str, ...]:
             f"{name}={word!r} is no space{nearest(str(word), SPACES)}; spaces: {listing(SPACES)}"
         )
     return SPACES[str(word)]
-
-
-def _read_limits(given: object) -> Mapping[str, object]:
-    if not isinstance(given, Mapping):
-        raise OptionError(
-            f"partition_constraints={given!r} is no mapping; give limits, such as "
-            f'{{"max_memory_per_device": "16 GB"}}'
-        )
-    for key in given:
-        if key not in LIMITS:
-            raise OptionError(
-                f"partition_constraints has no entry {key!r}{nearest(str(key), LIMITS)}; entries: "
-                f"{listing(LIMITS)}"
-            )
-    return given
 
 
 def _in_limits(name: str) -> str:

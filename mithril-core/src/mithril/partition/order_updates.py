@@ -23,8 +23,7 @@ def order_updates(program: Program, hardware: Hardware) -> Program:
         program: a local program, with each collective where its operands are made.
         hardware: the profile, which says whether collectives go on beside what computes.
     """
-    execution = hardware.execution
-    if not execution.overlaps or execution.in_turn:
+    if not hardware.execution.hides_collectives:
         return program
     return replace(program, graph=_order(program.graph))
 

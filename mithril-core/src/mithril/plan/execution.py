@@ -78,3 +78,11 @@ class Execution:
     in_arena: tuple[str, ...] = ()
     devices_per_processor: int = 1
     largest_part: float = 1.0
+
+    @property
+    def hides_collectives(self) -> bool:
+        """Whether a device computes while one of its collectives is on its way.
+
+        One processor that computes for all devices in turn has nothing to hide them behind.
+        """
+        return self.overlaps and not self.in_turn

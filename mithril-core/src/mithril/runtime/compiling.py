@@ -26,6 +26,7 @@ from mithril.compiler.search_options import read_search
 from mithril.errors import BackendError, GraphError, OptionError, kind_of
 from mithril.keywords import refuse_unknown
 from mithril.models import Layer, Model
+from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
 from mithril.models.outputs import choose_outputs
 from mithril.models.trace import input_names, output_names, parameter_names
@@ -35,7 +36,7 @@ from mithril.runtime.balancing import Job, balance_stages, read_balancing
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.memory_planning import read_memory_planning
 from mithril.runtime.offload_options import read_offload
-from mithril.runtime.searching import check_searched, read_fixed
+from mithril.runtime.searching import check_searched, join_annotations, read_fixed
 from mithril.runtime.settings import (
     Choice,
     Settings,
@@ -260,9 +261,11 @@ def compile(
             f"compile() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
     snapshot = _snapshot(model)
+    by_strategy: dict[str, Annotation] = {}
     if partition_strategy is not None:
         applied, snapshot = apply_strategy(partition_strategy, snapshot, backend.mesh)
         said = applied.strategy
+        by_strategy = said.annotate()
         zero, zero_axis = applied.merge_zero(zero, zero_axis)
         zero = 0 if zero == 1 == said.zero else zero  # evaluate() has no state of an optimiser
         zero_axis = zero_axis if zero else None
@@ -365,7 +368,7 @@ def compile(
         in_shardings=fixed.join(
             read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input")
         ),
-        annotations=fixed.parameters,
+        annotations=join_annotations(by_strategy, fixed.parameters),
         out_shardings=read_shardings(
             out_shardings, outputs, backend.mesh, "out_shardings", "output"
         ),

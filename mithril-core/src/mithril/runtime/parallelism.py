@@ -6,11 +6,12 @@ annotations say; here they hold for every backend, as defaults of `compile` and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mithril.errors import OptionError, listing, nearest
+from mithril.keywords import read_entries
 from mithril.mesh import Mesh, PartitionSpec
 from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
@@ -79,7 +80,8 @@ def read_parallelism(mode: object, fsdp: object, tensor: object, mesh: Mesh) -> 
         raise OptionError(
             f"parallel_mode={mode!r} is unknown{nearest(str(mode), MODES)}; modes: {listing(MODES)}"
         )
-    config = _read("fsdp_config", fsdp, FSDP)
+    example = '{"sharding_strategy": "FULL_SHARD"}'
+    config = {} if fsdp is None else read_entries("fsdp_config", fsdp, FSDP, example)
     if fsdp is not None and mode not in (None, "fully_sharded"):
         raise OptionError(
             f"fsdp_config is given with parallel_mode={mode!r}; it is for 'fully_sharded'"
@@ -90,7 +92,8 @@ def read_parallelism(mode: object, fsdp: object, tensor: object, mesh: Mesh) -> 
             '{"tp_size": 2, "tp_mode": "column"}'
         )
     zero = _read_strategy(config) if fsdp is not None or mode == "fully_sharded" else 0
-    split = _read("tensor_parallel_config", tensor, TENSOR)
+    name, example = "tensor_parallel_config", '{"tp_size": 2, "tp_mode": "column"}'
+    split = {} if tensor is None else read_entries(name, tensor, TENSOR, example)
     axis, how = _read_tensor(split, mesh)
     overlaps = check_flag(OVERLAP, split["overlap_comm"]) if "overlap_comm" in split else None
     flat = check_flag("fsdp_config['flatten_parameters']", config.get("flatten_parameters", True))
@@ -101,20 +104,6 @@ def read_parallelism(mode: object, fsdp: object, tensor: object, mesh: Mesh) -> 
         )
     is_mixed = check_flag("fsdp_config['mixed_precision']", config.get("mixed_precision", False))
     return Parallelism(zero, is_mixed, axis, how, overlaps)
-
-
-def _read(option: str, given: object, entries: Sequence[str]) -> Mapping[str, Any]:
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise OptionError(f"{option}={given!r} is no mapping; entries: {listing(entries)}")
-    for name in given:
-        if name not in entries:
-            raise OptionError(
-                f"{option} has no entry {name!r}{nearest(str(name), entries)}; entries: "
-                f"{listing(entries)}"
-            )
-    return given
 
 
 def _read_strategy(config: Mapping[str, Any]) -> int:

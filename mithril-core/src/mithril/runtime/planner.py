@@ -39,7 +39,7 @@ from mithril.runtime.layer_placement import place_layers
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.model_layouts import ModelLayouts
 from mithril.runtime.parameter_shardings import ParameterShardings
-from mithril.runtime.searching import Fixed
+from mithril.runtime.searching import join_annotations
 from mithril.runtime.settings import Settings
 from mithril.transform import cotangent_name, gradient_of, output_types
 from mithril.types import Shape, TensorType
@@ -79,8 +79,6 @@ class Planner:
         self._input_names, self._parameter_names = input_names(model), parameter_names(model)
         self._frozen = frozen_of(component_of(model))
         self._by_default = backend.parallelism.annotate(component_of(model))
-        if settings.strategy is not None:
-            self._by_default |= settings.strategy.annotate()
         self._model = model
         self.backend = backend
         self._engine = engine
@@ -123,8 +121,8 @@ class Planner:
             traced = replace(
                 traced,
                 at_rest={**traced.at_rest, **settings.at_rest},
-                annotations=Fixed(settings.annotations).annotate(
-                    {**self._by_default, **traced.annotations}
+                annotations=join_annotations(
+                    {**self._by_default, **traced.annotations}, settings.annotations
                 ),
             )
             if settings.strategy is not None:

@@ -44,20 +44,23 @@ class Fixed:
                 )
         return {**self.inputs, **in_shardings}
 
-    def annotate(self, annotations: Mapping[str, Annotation]) -> dict[str, Annotation]:
-        """Return how parameters are computed with, here and by the model.
 
-        Raises:
-            OptionError: they say different things of one parameter.
-        """
-        for name, own in self.parameters.items():
-            given = annotations.get(name, own)
-            if given.spec != own.spec:
-                raise OptionError(
-                    f"{OPTION} have parameter '{name}' as {own}, and the model as "
-                    f"{given}{given.place}; give one"
-                )
-        return {**annotations, **self.parameters}
+def join_annotations(
+    first: Mapping[str, Annotation], second: Mapping[str, Annotation]
+) -> dict[str, Annotation]:
+    """Return how parameters are computed with, as two say it that may not contradict each other.
+
+    Raises:
+        OptionError: they say different things of one parameter.
+    """
+    for name, own in second.items():
+        given = first.get(name, own)
+        if given.spec != own.spec:
+            raise OptionError(
+                f"parameter '{name}' is to lie as {own}{own.place}, and as {given}"
+                f"{given.place or ' of the model'}; give one"
+            )
+    return {**first, **second}
 
 
 def read_fixed(given: object, parameters: Sequence[str], inputs: Sequence[str]) -> Fixed:

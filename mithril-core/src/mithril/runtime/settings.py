@@ -47,8 +47,9 @@ class Settings:
         lays_axes: whether the axes of the mesh are laid on the network as the first plan sends
             least; they lie as the mesh says once that is done.
         notes: facts for readers of the plans.
-        annotations: how parameters are computed with besides what the model says, by name.
-        strategy: what says how parameters lie of which the model says nothing, if anything does.
+        annotations: how parameters are computed with besides what the model says, by name: as a
+            strategy has it, and what is fixed for a search.
+        strategy: what the model must have the shapes of, if it is compiled with a strategy.
         partition_hooks: whether layers stand in ranges of the framework's profiler.
     """
 
