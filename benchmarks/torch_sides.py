@@ -28,8 +28,8 @@ from tests.tolerances import TOLERANCE
 VERSION = f"PyTorch {version('torch')}"
 COUNTED_STEP = "a counted step"
 """Marks where memory is counted from."""
-COUNTED = 8
-"""How often it is counted."""
+COUNTED = 3
+"""How often it is counted where nothing else is said."""
 
 Tensors = dict[str, torch.Tensor]
 Module = TypeVar("Module", bound=nn.Module)
@@ -112,7 +112,9 @@ def check_sides(mithril: Ours, eager: Eager, prefix: str = "", is_split: bool = 
 # ------------------------------------------------------------------ memory
 
 
-def count_peak(step: Callable[[], object], held: Callable[[], Iterable[torch.Tensor]]) -> int:
+def count_peak(
+    step: Callable[[], object], held: Callable[[], Iterable[torch.Tensor]], runs: int = COUNTED
+) -> int:
     """Return the most bytes alive at once while a function runs again.
 
     PyTorch's allocator tells of what it gives and takes, not of what was there; so the function runs
@@ -123,12 +125,13 @@ def count_peak(step: Callable[[], object], held: Callable[[], Iterable[torch.Ten
     Args:
         step: what runs.
         held: returns all that is alive between two runs.
+        runs: how often the function runs.
     """
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as seen:
         step()
         storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in held()}
-        for _ in range(COUNTED):
+        for _ in range(runs):
             with torch.profiler.record_function(COUNTED_STEP):
                 step()
     changes: list[tuple[int, int, int]] = []
