@@ -33,7 +33,7 @@ def count_members(
 
 def _list_members(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
     """Return the flat indices of the devices of each group, a group a row, in flat order."""
-    members = np.asarray(mesh.groups(axes))
+    members = mesh.group_rows(axes)
     return np.sort(np.asarray(mesh.devices)[members] if mesh.devices else members, axis=1)
 
 
@@ -56,8 +56,9 @@ def _count_fewest(members: np.ndarray, unit: int, size: int | None) -> int:
     counts = np.diff(rows * members.shape[1] + columns, append=members.size)
     areas = np.zeros_like(rows) if size is None else within[begins] * unit // size
     is_next = (rows[1:] == rows[:-1]) & (areas[1:] == areas[:-1])  # units of one row and one area
-    linked = np.isin(rows, rows[1:][is_next])
-    return int(counts[linked].min()) if linked.any() else 0
+    links = np.zeros(len(members), bool)
+    links[rows[1:][is_next]] = True
+    return int(counts[links[rows]].min()) if links.any() else 0
 
 
 def level_within(sizes: Sequence[int | None], devices: Sequence[int]) -> int:
