@@ -108,6 +108,46 @@ def test_three_axes_are_put_to_two_uses() -> None:
     assert not set(weight) & set(batch)
 
 
+@pytest.mark.parametrize(("learns", "share"), [(False, 0.85), (True, 0.9)])
+def test_parameters_rest_split_where_memory_is_little(learns: bool, share: float) -> None:
+    """Copies of all weights are most of what a device holds: they rest split, as in ZeRO 3.
+
+    The batch is split, since its activations are larger; weights are gathered for each phase, and
+    computed with whole, gradients are scattered, and the optimiser's state stays split.
+    """
+    model, mesh = feed_forward(2048, 8192, 4), ml.Mesh(data=8)
+    shapes: dict[str, object] = {"x0": (16384, 2048)}
+    options: dict[str, object] = {"auto_partition": True, "shapes": shapes}
+    backend = plan_backend(mesh, HARDWARE)
+    if learns:
+        model |= ml.MeanSquaredError(name="end")(input="x4", target="t", output="loss")
+        shapes["t"] = shapes["x0"]
+
+    def plan(**limits: object) -> Plan:
+        if learns:
+            return ml.train_step(model, backend, ml.optim.adamw(1e-3), **options, **limits).plan
+        return ml.compile(model, backend, **options, **limits).plan
+
+    free = plan()
+    limit = int(share * free.memory().peak)
+    found = plan(max_memory_per_device=limit)
+    assert found.memory().peak <= limit
+    assert found.search.gap <= 0.05
+    weights = [f"{name}{i}.weight" for i in range(4) for name in ("up", "down")]
+    resting = [name for name in weights if "data" in lies(found, name).axes(0)]
+    before = [name for name in weights if "data" in lies(free, name).axes(0)]
+    assert len(resting) > len(before)
+    assert lies(found, "x0").axes(0) == ("data",)
+    moved = [row for row in found.collectives() if row.kind == "all_gather"]
+    moved = [row for row in moved if row.phase in ("forward", "backward")]
+    assert {row.phase for row in moved} == {"forward", "backward"}
+    assert {row.cause.value for row in moved} <= set(weights)  # and no activations
+    assert "reduce_scatter" in kinds(found, "backward")
+    if learns:
+        for state in ("mu", "nu"):
+            assert all("data" in lies(found, f"optimizer.0.{state}.{n}").axes(0) for n in weights)
+
+
 def test_a_long_sequence_is_split_along_itself() -> None:
     """One sample cannot be split by batch, and all that is done is done for each position."""
     model = ml.Model()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import mithril as ml
 import pytest
 from mithril.mesh import Mesh
+from mithril.runtime.planned import plan_backend
 from mithril.tuning.bound import estimate
 from mithril.tuning.model import TunedModel
 from mithril.tuning.price import Price, price
@@ -93,6 +94,52 @@ def test_wide_layers_of_a_small_batch_are_split_by_heads_and_hidden_units() -> N
     assert found.mesh == {"tensor": 8}
     assert str(found.shardings["mlp.up.weight"]) == "P('tensor')"
     assert str(found.shardings["mlp.down.weight"]) == "P(None, 'tensor')"
+
+
+def test_layers_go_into_stages_where_the_link_between_nodes_is_slow() -> None:
+    """Sums of gradients would send all weights over the link, stages send activations once.
+
+    Of 6 layers each weight is as large as what a layer returns, so that stages send a sixth of it.
+    """
+    h100 = ml.Hardware.load(H100)
+    node, network = replace(h100.levels[0], devices=2), replace(h100.levels[1], bandwidth=1e9)
+    slow = replace(h100, name="two-nodes", levels=(node, network))
+    fast = replace(slow, name="fast", levels=(node, replace(network, bandwidth=node.bandwidth)))
+    shapes = {"input": (4096, 4096), "t": (4096, 4096)}
+
+    def tune(hardware: ml.Hardware, space: str = "mixed_parallel") -> ml.Strategy:
+        return ml.auto_tune(
+            make_deep(6, 4096), hardware, input_shapes=shapes, devices=4, strategy_space=space
+        )
+
+    found = tune(slow)
+    assert list(found.mesh) == ["pipeline", "data"]  # the slowest axis first: stages across nodes
+    assert found.mesh["pipeline"] == 2
+    assert [found.stages[f"layer_{n}"] for n in range(6)] == [0, 0, 0, 1, 1, 1]
+    assert found.findings.seconds < 0.7 * tune(slow, "mixed").findings.seconds
+    assert not tune(fast).stages
+    plan = ml.compile(
+        make_deep(6, 4096), plan_backend(found.make_mesh(), slow), shapes=shapes,
+        partition_strategy=found,
+    ).plan  # fmt: skip
+    assert {stage.devices for stage in plan.stages} == {(0, 1), (2, 3)}
+    assert plan.timeline(slow).seconds == pytest.approx(found.findings.seconds)
+
+
+def test_what_lies_between_layers_is_split_beside_weights() -> None:
+    """Norms and sums on a part of the sequence are computed, and kept, once in a tensor group."""
+    backend = ml.NumpyBackend(ml.Mesh(tensor=4), hardware=H100)
+    shapes = {name: ml.TensorSpec((1, 4096), "int32") for name in TOKENS}
+    found = ml.auto_tune(
+        make_gpt(2, 512), backend, input_shapes=shapes, measure=False, strategy_space="tensor"
+    )
+    assert found.value_shardings == {"x0": ml.P(None, "tensor"), "x1": ml.P(None, "tensor")}
+    alone = replace(found, value_shardings={})
+    peaks = [
+        ml.compile(make_gpt(2, 512), backend, shapes=shapes, partition_strategy=one).plan.memory()
+        for one in (found, alone)
+    ]
+    assert peaks[0].peak < peaks[1].peak
 
 
 def test_parameters_are_split_where_they_would_not_fit() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+
+import numpy as np
 
 from mithril.mesh import Mesh
 
@@ -18,27 +19,46 @@ def count_members(
     These are the members of a group in a unit of the level below, the fewest of all units that the
     level links; 0 where it links no two. The last level is the first that links whole groups.
     """
-    groups = mesh.groups(axes or mesh.names)
-    members = [[mesh.in_whole(device) for device in group] for group in groups]
-    last = max(level_within(sizes, group) for group in members)
+    members = _list_members(mesh, axes or mesh.names)
+    firsts, lasts = members[:, 0], members[:, -1]
+    last = next(
+        (n for n, size in enumerate(sizes) if size is None or not _differ(firsts, lasts, size)),
+        len(sizes) - 1,
+    )
     units = (1, *(size or 1 for size in sizes[:last]))
     return tuple(
-        min(filter(None, (_count_in_units(group, unit, size) for group in members)), default=0)
-        for unit, size in zip(units, sizes, strict=False)
+        _count_fewest(members, unit, size) for unit, size in zip(units, sizes, strict=False)
     )
 
 
-def _count_in_units(group: Sequence[int], unit: int, size: int | None) -> int:
-    """Return how many of a group are in each unit of so many devices, where a level links units.
+def _list_members(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
+    """Return the flat indices of the devices of each group, a group a row, in flat order."""
+    members = mesh.group_rows(axes)
+    return np.sort(np.asarray(mesh.devices)[members] if mesh.devices else members, axis=1)
+
+
+def _differ(firsts: np.ndarray, lasts: np.ndarray, size: int) -> bool:
+    return bool((firsts // size != lasts // size).any())
+
+
+def _count_fewest(members: np.ndarray, unit: int, size: int | None) -> int:
+    """Return how many of a group are in the unit that has fewest, where a level links units.
 
     Args:
-        group: flat indices of its devices.
+        members: of each group, in flat order.
         unit: how many devices, in flat order, are one unit.
         size: how many devices the level links; None for any number.
     """
-    counts = Counter(device // unit for device in group)
-    linked = Counter(0 if size is None else first * unit // size for first in counts)
-    return min(counts.values()) if max(linked.values()) > 1 else 0
+    within = members // unit
+    begins = np.ones(members.shape, bool)  # where a row goes on to another unit
+    begins[:, 1:] = within[:, 1:] != within[:, :-1]
+    rows, columns = np.nonzero(begins)
+    counts = np.diff(rows * members.shape[1] + columns, append=members.size)
+    areas = np.zeros_like(rows) if size is None else within[begins] * unit // size
+    is_next = (rows[1:] == rows[:-1]) & (areas[1:] == areas[:-1])  # units of one row and one area
+    links = np.zeros(len(members), bool)
+    links[rows[1:][is_next]] = True
+    return int(counts[links[rows]].min()) if links.any() else 0
 
 
 def level_within(sizes: Sequence[int | None], devices: Sequence[int]) -> int:

@@ -333,10 +333,17 @@ class Mesh:
         >>> Mesh(data=2, tensor=2).groups(["data"])
         ((0, 2), (1, 3))
         """
+        return tuple(map(tuple, self.group_rows(names).tolist()))
+
+    def group_rows(self, names: Sequence[str]) -> np.ndarray:
+        """Return the groups of `groups` as an array, a group a row.
+
+        >>> Mesh(data=2, tensor=2).group_rows(["data"]).tolist()
+        [[0, 2], [1, 3]]
+        """
         others = [name for name in self.names if name not in names]
         order = [self.names.index(name) for name in (*others, *names)]
-        members = self.grid.transpose(order).reshape(-1, self.product(names))
-        return tuple(map(tuple, members.tolist()))
+        return self.grid.transpose(order).reshape(-1, self.product(names))
 
     def _repr_html_(self) -> str:
         return render_html([self.tabulate()])

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mithril.ops.collective import AllGather, AllReduce
+from mithril.ops.collective import AllGather, AllReduce, Permute
 from mithril.tuning.config import Config, Role
 from mithril.tuning.model import TunedModel
 from mithril.tuning.recipes import find_sequence
 
 BACKWARD = 2
 """The backward of a product is two products of its size."""
+EXPOSED = 0.1
+"""Of what goes to other stages so much is waited for, though there is work beside it."""
+KEPT = {"none": (1.0, 1.0), "selective": (0.4, 0.6), "all": (0.1, 0.0)}
+"""Which parts of results, and of what is gathered for products, live until the backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +78,13 @@ class _Estimator:
         compute, communication, sent = self._compute(), *self._communicate()
         least = self._least_compute()
         fill = self._bubble()
+        passed, passed_bytes = self._pass_on()
         memory, least_memory = self._memory()
+        sent += passed_bytes
+        # What goes on to the next stage travels beside what is computed, as far as that lasts.
+        passed = max(EXPOSED * passed, passed - compute * fill)
         return Estimate(
-            seconds=compute * fill + communication,
+            seconds=compute * fill + communication + passed,
             memory=memory,
             bytes=sent,
             least_seconds=least * fill,
@@ -105,7 +113,8 @@ class _Estimator:
         seconds = self.tuned.compute_seconds(pieces)
         again = {"none": 0.0, "selective": 0.1, "all": 1.0}.get(str(self.config.checkpointing), 0.5)
         products = (1 + again / self.passes) * seconds * spread / others
-        moved = (self.passes + again) * self.tuned.activation_bytes * spread / others
+        held = self.tuned.activation_bytes * self._find_spread() / others
+        moved = (self.passes + again) * held
         starts = self.tuned.starts * self.config.microbatches
         kernels = starts / self.config.size(Role.pipeline) * self.hardware.kernel_seconds
         return products + moved / self.hardware.memory_bandwidth + kernels
@@ -128,16 +137,36 @@ class _Estimator:
         replicas = config.names(Role.data, Role.context)
         if replicas and not self.tuned.is_forward:
             nbytes = int(self.tuned.parameter_bytes / self._parameter_parts())
-            times = 1.5 if config.zero == 3 else 1.0
             one = self._exchange(AllReduce.name, nbytes, replicas)
-            seconds += 0.5 * times * one  # half of it passes while the backward computes
-            sent += times * nbytes
+            # A sum is a scatter and a gather, of which half pass while the backward computes.
+            # ZeRO 3 gathers in the forward and in the backward of each micro-batch instead.
+            gathers = float(config.microbatches) if config.zero == 3 else 0.25
+            seconds += (0.25 + gathers) * one
+            sent += (0.5 + (gathers if config.zero == 3 else 0.5)) * nbytes
         return seconds, sent
+
+    def _pass_on(self) -> tuple[float, float]:
+        """Return seconds and bytes of what a device passes on to other stages."""
+        config, axes = self.config, self.config.names(Role.pipeline)
+        if not axes:
+            return 0.0, 0.0
+        parts = config.size(Role.data, Role.context)
+        parts *= config.size(Role.tensor) if config.splits_stream else 1
+        times = config.chunks * (1 if self.tuned.is_forward else 2)  # gradients go back
+        nbytes = times * self.tuned.border_bytes / parts
+        start, per_byte = self.tuned.find_link(Permute.name, axes, config.axes)
+        return times * config.microbatches * start + nbytes * per_byte, nbytes
 
     def _exchange(self, kind: str, nbytes: float, axes: tuple[str, ...]) -> float:
         """Return the seconds of all exchanges of a kind together, as large ones."""
         start, per_byte = self.tuned.find_link(kind, axes, self.config.axes)
         return start + nbytes * per_byte
+
+    def _find_spread(self) -> float:
+        """Return the share of the bytes of activations that a device of a tensor axis has."""
+        size = self.config.size(Role.tensor)
+        share = self.tuned.find_spread(size)
+        return share / size + (1 - share) / (size if self.config.splits_stream else 1)
 
     def _parameter_parts(self) -> float:
         """Return into how many parts parameters are computed with."""
@@ -167,10 +196,15 @@ class _Estimator:
             return (kept + gradients + state / (n if zero >= 1 else 1)) / divided
 
         activations = tuned.activation_bytes / config.size(Role.data, Role.context)
-        inside = config.size(Role.tensor) * config.size(Role.pipeline) * config.microbatches
+        inside = config.size(Role.pipeline) * config.microbatches
         flight = min(config.microbatches, config.size(Role.pipeline))
-        kept = {"none": 0.7, "selective": 0.4, "all": 0.06}.get(str(config.checkpointing), 0.4)
-        alive = 0.05 if tuned.is_forward else kept
+        kept, gathered = KEPT.get(str(config.checkpointing), KEPT["selective"])
+        if tuned.is_forward:
+            kept, gathered = 0.05, 0.0
+        alive = kept * self._find_spread()
+        if config.splits_stream:  # what products of a split weight read is gathered, and kept
+            read = sum(family.bytes for family in self.families)
+            alive += gathered * read / tuned.activation_bytes
         about = count(parts, 1.0) + alive * flight * activations / inside
         # An update may give up each gradient when it is done.
         return about, count(even, 0.0)

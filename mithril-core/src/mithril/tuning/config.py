@@ -48,6 +48,8 @@ class Config:
         zero: ZeRO's stage, over all axes that split the batch or its sequences.
         checkpointing: what the backward computes again.
         context: what attention does where sequences are split.
+        splits_stream: whether what lies between layers is split along the sequence over the axes
+            that split weights (Korthikanti et al., 2022).
         has_experts: whether stacks of experts are split over the axis that splits the batch.
         is_searched: whether an exact search splits the tensors, whatever the roles of axes are.
     """
@@ -58,6 +60,7 @@ class Config:
     zero: int = 0
     checkpointing: str | float = "none"
     context: str = ""
+    splits_stream: bool = False
     has_experts: bool = False
     is_searched: bool = False
 
@@ -120,6 +123,7 @@ class Config:
         said += [f"{self.microbatches} micro-batches"] if self.microbatches > 1 else []
         said += [f"{self.stages} stages, interleaved"] if self.chunks > 1 else []
         said += [f"context_parallel='{self.context}'"] if self.context else []
+        said += ["sequences between layers"] if self.splits_stream else []
         said += ["auto_partition"] if self.is_searched else []
         if self.checkpointing != "none":
             said += [f"checkpointing={self.checkpointing!r}"]

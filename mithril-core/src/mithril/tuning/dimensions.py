@@ -32,10 +32,12 @@ class Family:
     Args:
         parameters: the dimension of each parameter that has one in it.
         inputs: likewise of the model's inputs.
+        values: likewise of values between the model's layers.
         size: what it is split over has to divide this.
         flops: operations of products in a forward that are divided where it is split.
         bytes: of the results that are sums over it, in a forward.
         gradient_bytes: of the gradients that are, in a backward.
+        result_bytes: of all results in a forward that have a dimension in it.
         whole_bytes: of what ops read along it that need all of it, or exchange parts of it.
         is_stack: whether it only stacks equal things, such as experts.
         is_whole_somewhere: whether an op needs all of it.
@@ -44,10 +46,12 @@ class Family:
 
     parameters: Mapping[str, int]
     inputs: Mapping[str, int]
+    values: Mapping[str, int]
     size: int
     flops: float = 0.0
     bytes: float = 0.0
     gradient_bytes: float = 0.0
+    result_bytes: float = 0.0
     whole_bytes: float = 0.0
     is_stack: bool = False
     is_whole_somewhere: bool = False
@@ -71,6 +75,7 @@ class _Tally:
     flops: float = 0.0
     bytes: float = 0.0
     gradient_bytes: float = 0.0
+    result_bytes: float = 0.0
     whole_bytes: float = 0.0
     is_whole: bool = False
 
@@ -95,11 +100,12 @@ class _Union:
         self.parent[self.find(one)] = self.find(other)
 
 
-def find_families(traced: Traced) -> list[Family]:
+def find_families(traced: Traced, between: Sequence[str] = ()) -> list[Family]:
     """Return the families of a model's forward that parameters or inputs have dimensions in.
 
     Args:
         traced: the model.
+        between: names of values between its layers.
     """
     graph, union = traced.graph, _Union()
     nodes = [(node, times, _rule(node)) for node, times in walk(graph) if not node.op.bodies]
@@ -119,7 +125,7 @@ def find_families(traced: Traced) -> list[Family]:
             slots = [slot for slot, _ in _majors(node, rule, factor)]
             for root in {union.find(slot) for slot in slots}:
                 _count(tallies.setdefault(root, _Tally()), node, times, rule, factor)
-    return _gather(traced, union, tallies)
+    return _gather(traced, union, tallies, between)
 
 
 def _rule(node: Node) -> Rule:
@@ -151,6 +157,9 @@ def _count(tally: _Tally, node: Node, times: int, rule: Rule, factor: str) -> No
         tally.is_whole = True
         return
     tally.size = math.gcd(tally.size, rule.sizes[factor])
+    if not node.op.is_view:
+        for value, dims in zip(node.outputs, rule.results, strict=True):
+            tally.result_bytes += times * value.type.nbytes * any(factor in dim for dim in dims)
     inputs = tuple(value.type for value in node.inputs)
     outputs = tuple(value.type for value in node.outputs)
     if product_dtype(node.op, inputs, outputs) is None:
@@ -164,9 +173,16 @@ def _count(tally: _Tally, node: Node, times: int, rule: Rule, factor: str) -> No
             tally.gradient_bytes += times * value.type.nbytes
 
 
-def _gather(traced: Traced, union: _Union, tallies: Mapping[Slot, _Tally]) -> list[Family]:
+def _gather(
+    traced: Traced, union: _Union, tallies: Mapping[Slot, _Tally], between: Sequence[str]
+) -> list[Family]:
     parameters: dict[Slot, list[tuple[str, int]]] = {}
     inputs: dict[Slot, list[tuple[str, int]]] = {}
+    values: dict[Slot, list[tuple[str, int]]] = {}
+    for name in between:
+        value = traced.value_names[name]
+        for dimension in range(value.type.rank):
+            values.setdefault(union.find((value, dimension)), []).append((name, dimension))
     for value in traced.graph.inputs:
         if value.name in traced.parameter_names:
             into = parameters
@@ -186,8 +202,9 @@ def _gather(traced: Traced, union: _Union, tallies: Mapping[Slot, _Tally]) -> li
         stacked = [d < traced.stacked.get(name, 0) for name, d in named]
         found.append(
             Family(
-                dict(named), dict(inputs.get(root, [])), tally.size, tally.flops, tally.bytes,
-                tally.gradient_bytes, tally.whole_bytes, is_stack=bool(stacked) and all(stacked),
+                dict(named), dict(inputs.get(root, [])), dict(values.get(root, [])), tally.size,
+                tally.flops, tally.bytes, tally.gradient_bytes, tally.result_bytes,
+                tally.whole_bytes, is_stack=bool(stacked) and all(stacked),
                 is_whole_somewhere=tally.is_whole,
                 repeats=tuple(sorted({name for name in names if names.count(name) > 1})),
             )

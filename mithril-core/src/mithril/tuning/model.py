@@ -132,7 +132,21 @@ class TunedModel:
     @cached_property
     def families(self) -> list[Family]:
         """Dimensions that are split together."""
-        return find_families(self.traced)
+        return find_families(self.traced, self.between)
+
+    @cached_property
+    def between(self) -> tuple[str, ...]:
+        """Names of the values between its layers of which it does not say itself how they lie."""
+        if not isinstance(self.component, Composition):
+            return ()
+        traced = self.traced
+        found = {
+            traced.value_names[name]: name
+            for member in self.component.members
+            for _, name in member.outputs
+            if traced.value_names[name] not in traced.value_annotations
+        }
+        return tuple(found.values())
 
     def choose_families(self, size: int) -> list[Family]:
         """Return the families that a tensor axis of some size splits."""
@@ -231,6 +245,11 @@ class TunedModel:
             self._shares[size] = held / self.parameter_bytes if self.parameter_bytes else 0.0
         return self._shares[size]
 
+    def find_spread(self, size: int) -> float:
+        """Return the share of the bytes of activations that a tensor axis of some size splits."""
+        held = sum(family.result_bytes for family in self.choose_families(size))
+        return min(1.0, held / self.activation_bytes) if self.activation_bytes else 0.0
+
     def find_link(
         self, kind: str, axes: tuple[str, ...], mesh: tuple[AxisRole, ...]
     ) -> tuple[float, float]:
@@ -241,7 +260,12 @@ class TunedModel:
             axes: that it goes over.
             mesh: all axes.
         """
-        key = kind, axes, tuple((axis.name, axis.size) for axis in mesh)
+        strides, stride = {}, 1
+        for axis in reversed(mesh):
+            strides[axis.name] = (axis.size, stride)
+            stride *= axis.size
+        # Groups are the same whatever names the axes have, and however others are cut.
+        key = kind, tuple(strides[name] for name in axes), stride
         if key not in self._links:
             devices = Mesh({axis.name: axis.size for axis in mesh})
             self._links[key] = find_start_up(kind, axes, devices, self.hardware)
@@ -257,6 +281,13 @@ class TunedModel:
             if not node.op.is_view
             for value in node.outputs
         )
+
+    @cached_property
+    def border_bytes(self) -> float:
+        """Bytes of a batch that one stage passes on to the next: the middle of all borders."""
+        named = self.traced.value_names
+        sizes = sorted(named[n].type.nbytes for n in self.between if named[n].type.rank)
+        return float(sizes[len(sizes) // 2]) if sizes else 0.0
 
     @cached_property
     def batch(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mithril.cost import PlanMemory
+from mithril.errors import MithrilError
 from mithril.plan import Plan
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiling import compile
@@ -52,7 +53,7 @@ def price(tuned: TunedModel, strategy: Strategy) -> Price | str:
             seconds, memory = plan.timeline(tuned.hardware).seconds, plan.memory(tuned.hardware)
             if updates_apart(tuned, strategy):
                 return _add_update(tuned, strategy, plan, seconds, memory)
-    except Exception as error:  # whatever a plan fails with costs its configuration alone
+    except MithrilError as error:  # a strategy that cannot be planned costs itself alone
         return f"{type(error).__name__}: {error}"
     sent = sum(plan.bytes_by_axis().values())
     return Price(seconds, memory.peak, sent, memory.fits is not False)

@@ -81,13 +81,17 @@ def make_by_recipe(tuned: TunedModel, config: Config) -> Strategy | None:
             return None
         for family in chosen:
             splits = _split(splits, family.parameters, tensor)
+    stream = _split_stream(tuned, config) if config.splits_stream else {}
+    if stream is None:
+        return None
     stages: Mapping[str, int | tuple[int, ...]] = {}
     if config.stages > 1:
         found = _cut(tuned, config)
         if found is None:
             return None
         stages = found
-    return _assemble(tuned, config, inputs, splits, stages)
+    made = _assemble(tuned, config, inputs, splits, stages)
+    return replace(made, value_shardings={name: _spec(dims) for name, dims in stream.items()})
 
 
 def _assemble(
@@ -117,6 +121,31 @@ def _assemble(
         checkpointing=config.checkpointing,
         context_parallel=config.context if config.names(Role.context) else "",
     )
+
+
+def _split_stream(
+    tuned: TunedModel, config: Config
+) -> Mapping[str, Mapping[int, tuple[str, ...]]] | None:
+    """Return how values between layers are split whose sequence a tensor axis can split, too.
+
+    Norms and dropout on them are then computed, and kept, once instead of on every device, and each
+    sum becomes a reduce-scatter and an all-gather of the same bytes (Korthikanti et al., 2022).
+    """
+    axes = (*config.names(Role.context), *config.names(Role.tensor))
+    batch, sequence = find_batch(tuned), find_sequence(tuned)
+    if batch is None or sequence is None or not can_split_stream(tuned, config):
+        return None
+    taken = {n for family in tuned.choose_families(config.size(Role.tensor)) for n in family.values}
+    names = {n: d for n, d in sequence.values.items() if n in batch.values and n not in taken}
+    samples = {name: batch.values[name] for name in names}
+    return _split(_split({}, samples, config.names(Role.data)), names, axes)
+
+
+def can_split_stream(tuned: TunedModel, config: Config) -> bool:
+    """Return whether there are sequences that axes of a configuration split beside weights."""
+    sequence, size = find_sequence(tuned), config.size(Role.context, Role.tensor)
+    splits = config.size(Role.tensor) > 1 and sequence is not None and sequence.values
+    return bool(splits) and sequence is not None and sequence.size % size == 0
 
 
 def find_batch(tuned: TunedModel) -> Family | None:
@@ -170,4 +199,6 @@ def _cut(tuned: TunedModel, config: Config) -> Mapping[str, int | tuple[int, ...
     return tuned.cut(config.stages, room * share / config.chunks)
 
 
-__all__ = ["Maker", "find_batch", "find_sequence", "make_by_recipe", "make_strategy"]
+__all__ = [
+    "Maker", "can_split_stream", "find_batch", "find_sequence", "make_by_recipe", "make_strategy",
+]  # fmt: skip

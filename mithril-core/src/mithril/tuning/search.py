@@ -235,6 +235,7 @@ def name_kind(config: Config, chosen: Config) -> str:
         "zero": (config.zero, chosen.zero),
         "checkpointing": (config.checkpointing, chosen.checkpointing),
         "context_parallel": (config.context, chosen.context),
+        "sequences between layers": (config.splits_stream, chosen.splits_stream),
         "auto_partition": (config.is_searched, chosen.is_searched),
         "stages": (config.stages, chosen.stages),
         "micro-batches": (config.microbatches, chosen.microbatches),

@@ -17,7 +17,7 @@ from mithril.ops.collective import AllGather
 from mithril.ops.context import CONTEXTS
 from mithril.tuning.config import AxisRole, Config, Role
 from mithril.tuning.model import TunedModel
-from mithril.tuning.recipes import find_batch, find_sequence
+from mithril.tuning.recipes import can_split_stream, find_batch, find_sequence
 
 SPACES = ("data", "tensor", "pipeline", "mixed", "mixed_parallel")
 SEARCHED = ("mixed", "mixed_parallel")
@@ -91,14 +91,16 @@ def _vary(tuned: TunedModel, config: Config) -> Iterator[Config]:
         return
     forward = tuned.is_forward
     context = CONTEXT if config.size(Role.context) > 1 else ""
+    stream = not forward and can_split_stream(tuned, config)
     experts = (False, True) if _has_experts(tuned, config) else (False,)
     again = ("none",) if forward else CHECKPOINTING
     for varied in _vary_stages(tuned, config):
         zeros = _list_zeros(tuned, varied)
         for zero, spread, kept in product(zeros, experts, again):
             yield replace(
-                varied, zero=zero, context=context, has_experts=spread, checkpointing=kept
-            )
+                varied, zero=zero, context=context, splits_stream=stream, has_experts=spread,
+                checkpointing=kept,
+            )  # fmt: skip
 
 
 def _list_zeros(tuned: TunedModel, config: Config) -> tuple[int, ...]:
@@ -162,7 +164,9 @@ def vary_one(tuned: TunedModel, config: Config) -> Iterator[Config]:
         for kept in (*CHECKPOINTING, "selective", *FRACTIONS):
             yield replace(config, checkpointing=kept)
     if config.stages == config.microbatches == 1 and not tuned.has_stages:
-        yield replace(config, is_searched=True, zero=0, context="", has_experts=False)
+        yield replace(config, is_searched=True, zero=0, context="", splits_stream=False, has_experts=False)
+    if can_split_stream(tuned, config):
+        yield replace(config, splits_stream=not config.splits_stream)
     for context in filter(None, CONTEXTS if config.context else ()):
         yield replace(config, context=context)
     for count in (config.microbatches * 2, config.microbatches // 2):

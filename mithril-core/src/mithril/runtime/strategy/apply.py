@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from glob import escape
 from typing import Any
 
 from mithril.errors import OptionError, kind_of
 from mithril.mesh import Mesh, PartitionSpec
-from mithril.models.composition import Composition, Member
+from mithril.models.composition import Composition, Member, ShardRule
 from mithril.models.layer import Layer
 from mithril.models.model import Model
 from mithril.models.placement import placement_spec_of
@@ -114,6 +115,8 @@ def apply_strategy(
     _check_annotations(strategy, annotations_of(model))
     if strategy.context_parallel:
         model = set_context(model, strategy.context_parallel)
+    if strategy.value_shardings:
+        model = set_values(model, strategy.value_shardings)
     if strategy.stages:
         model = set_stages(model, strategy.stages)
     return Applied(strategy), model
@@ -128,6 +131,23 @@ def _check_annotations(strategy: Strategy, said: Mapping[str, object]) -> None:
                 f"{OPTION} splits parameter '{name}' as {spec!r}, and the model says "
                 f"{annotation}; tune for the model as it is, or remove one of them"
             )
+
+
+def set_values(
+    model: Composition | Layer, shardings: Mapping[str, PartitionSpec]
+) -> Composition:
+    """Return a model with values between its layers split; what it says of them itself stays.
+
+    Raises:
+        OptionError: it is a layer, which has no values between layers.
+    """
+    if not isinstance(model, Composition):
+        raise OptionError(
+            f"{OPTION} splits values between layers, and {model.label} is one layer; add it to a "
+            f"Model"
+        )
+    rules = tuple(ShardRule(escape(name), spec, None) for name, spec in shardings.items())
+    return replace(model, rules=(*rules, *model.rules))
 
 
 def set_stages(
@@ -190,4 +210,4 @@ class _ContextSetter:
         return made
 
 
-__all__ = ["OPTION", "Applied", "apply_strategy", "set_context", "set_stages"]
+__all__ = ["OPTION", "Applied", "apply_strategy", "set_context", "set_stages", "set_values"]

@@ -87,6 +87,7 @@ class StrategyData:
         shardings: how parameters are split, by name; those of which nothing is said lie as the plan
             wants them.
         in_shardings: how inputs are split, by name.
+        value_shardings: how values between layers are split, by name, as `model.shard` says it.
         stages: the stage of each layer, by path, or those of a `Repeat`, which is cut.
         axis: the mesh axis the stages go along; empty without stages.
         schedule: of the stages; empty for the default.
@@ -107,6 +108,7 @@ class StrategyData:
     inputs: Mapping[str, Shape]
     shardings: Mapping[str, PartitionSpec] = field(default_factory=dict)
     in_shardings: Mapping[str, PartitionSpec] = field(default_factory=dict)
+    value_shardings: Mapping[str, PartitionSpec] = field(default_factory=dict)
     stages: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     axis: str = ""
     schedule: str = ""

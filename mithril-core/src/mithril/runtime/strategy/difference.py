@@ -11,6 +11,7 @@ NOTHING = "nothing"
 _MAPPINGS = {
     "shardings": "parameter",
     "in_shardings": "input",
+    "value_shardings": "value",
     "stages": "stage of",
     "parameters": "shape of parameter",
     "inputs": "shape of input",

@@ -22,7 +22,7 @@ from mithril.runtime.strategy.data import OBJECTIVES, Alternative, Findings, Str
 
 FORMAT = "mithril strategy"
 VERSION = 1
-_SPECS = ("shardings", "in_shardings")
+_SPECS = ("shardings", "in_shardings", "value_shardings")
 _SHAPES = ("parameters", "inputs")
 
 

@@ -23,6 +23,7 @@ class Strategy(StrategyData):
         shardings: how parameters are split, by name; those of which nothing is said lie as the plan
             wants them.
         in_shardings: how inputs are split, by name.
+        value_shardings: how values between layers are split, by name, as `model.shard` says it.
         stages: the stage of each layer, by path, or those of a `Repeat`, which is cut.
         axis: the mesh axis the stages go along; empty without stages.
         schedule: of the stages; empty for the default.

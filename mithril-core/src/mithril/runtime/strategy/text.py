@@ -28,6 +28,7 @@ def format_cost(objective: str, cost: float) -> str:
 def _said(strategy: StrategyData) -> Iterator[str]:
     yield from _specs("inputs", strategy.in_shardings)
     yield from _specs("parameters", strategy.shardings)
+    yield from _specs("values", strategy.value_shardings)
     if strategy.auto_partition:
         yield _line("tensors", f"searched when compiled, for {strategy.auto_partition}")
     if strategy.axis:
