@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 from mithril import P
 from mithril.errors import MithrilError
+from mithril.ops.alternatives import ALTERNATIVES, WAYS, find_alternative
+from mithril.ops.attention import Attention
+from mithril.ops.functions import Relu
+from mithril.types import DType, TensorType
 
 from benchmarks import recipes
 from benchmarks.recipe_models import MODELS, make_case
@@ -113,6 +117,27 @@ def test_fewer_heads_than_devices_are_split_over_a_part_of_the_axis() -> None:
     assert compiled.plan.search.cost < alone.plan.search.cost
     x = np.random.default_rng(0).standard_normal((1, 16, 64)).astype(np.float32)
     check(attend(4), search(attend(4), backend, shapes={"x": x.shape}), x)
+
+
+def test_attention_of_one_head_is_split_along_its_sequence() -> None:
+    """Nothing else can be split over all devices, and the model does not say how."""
+    mesh, x = ml.Mesh(context=8), np.random.default_rng(0).standard_normal((1, 256, 32))
+    compiled = search(attend(1), ml.NumpyBackend(mesh), shapes={"x": x.shape})
+    used = {node.op.name for s in compiled.plan.stages for node in s.program.graph.nodes}
+    assert used & {"permute", "all_gather"}
+    check(attend(1), compiled, x.astype(np.float32))
+
+
+def test_alternatives_compute_the_same() -> None:
+    """Each takes what the op takes; a ring takes no other number of keys than of queries."""
+    q, k = (TensorType((2, n, 4, 8), DType.float32) for n in (16, 32))
+    for kind in ALTERNATIVES:
+        found = [find_alternative(kind(False, 1.0), [q, q, q], way) for way in range(WAYS)]
+        assert all(type(op) in ALTERNATIVES[kind] for op in found)
+    assert find_alternative(Attention(False, 1.0), [q, k, k], 0) is None
+    assert find_alternative(Attention(False, 1.0), [q, k, k], 1) is not None
+    assert find_alternative(Relu(), [q], 0) is None
+    assert find_alternative(Attention(False, 1.0), [q, q, q], WAYS) is None
 
 
 def test_the_loss_of_a_split_vocabulary_is_found() -> None:

@@ -12,6 +12,7 @@ from mithril.ir import Graph, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import Mesh, Sharding, common, refine
 from mithril.mesh.cuts import refine_for
+from mithril.ops.alternatives import WAYS
 from mithril.partition.spmd import localise
 from mithril.plan import Program, TensorReport, Whole
 from mithril.plan.proof import check_promises
@@ -30,12 +31,13 @@ from mithril.sharding import (
     choose,
     collect,
     find,
+    find_confined,
     find_constraints,
     find_cuts,
     find_expandable,
     list_constrained,
 )
-from mithril.transform import expand_local, expand_nodes, runnable
+from mithril.transform import expand_local, expand_nodes, runnable, substitute
 
 COMPUTED_WITH = "the sharding it is computed with"
 """Who decided where an array lies that the plan was free to place."""
@@ -151,16 +153,21 @@ Opened = tuple[Graph, Constraints, Candidates]
 def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: Target) -> Solution:
     """Return the best way to partition a graph of which everything may be chosen.
 
-    Fused ops that may be split further if they are expanded are searched both ways.
+    Fused ops that may be split further if they are expanded are searched both ways, and so are ops
+    that cannot be split over all devices, and compute the same in ways that can.
 
     Raises:
         PlanError: nothing keeps to the limits.
     """
     graph, given, candidates = opened
-    ways = [opened]
+    graphs: list[Graph] = []
     if expandable := find_expandable(candidates, graph, given):
-        expanded = expand_nodes(graph, expandable, target.kernel_names)
-        ways.append(_open_candidates(expanded, mesh, layouts, target, given.pads, given.search))
+        graphs.append(expand_nodes(graph, expandable, target.kernel_names))
+    if confined := find_confined(candidates, graph, given):
+        graphs += [substitute(graph, confined, way) for way in range(WAYS)]
+    pads, search = given.pads, given.search
+    others = (_open_candidates(g, mesh, layouts, target, pads, search) for g in graphs)
+    ways = [opened, *others]
     found: list[tuple[SearchResult, Solution]] = []
     refusals: list[PlanError] = []
     for way in ways:

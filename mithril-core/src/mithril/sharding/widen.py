@@ -15,6 +15,7 @@ from dataclasses import replace
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.ir.rewrite import regions, walk
 from mithril.mesh import MICRO
+from mithril.ops.alternatives import ALTERNATIVES
 from mithril.sharding.candidates import Candidates, cut_axis
 from mithril.sharding.closure import Closure, collect_links, find_touching
 from mithril.sharding.constraints import Constraints
@@ -125,6 +126,27 @@ def find_expandable(found: Candidates, graph: Graph, given: Constraints) -> froz
         node
         for node, rule in found.rules.items()
         if rule.expandable and any(value.type.nbytes >= least for value in node.inputs)
+    )
+
+
+def find_confined(found: Candidates, graph: Graph, given: Constraints) -> frozenset[Node]:
+    """Return the nodes that cannot be split over all devices, and could be in another way.
+
+    Attention of few samples with few heads, say, which could be split along its sequence.
+
+    Args:
+        found: what the shardings that were said lead to.
+        graph: the graph.
+        given: these shardings, and what is searched for.
+    """
+    if not _is_wide(given):
+        return frozenset()
+    devices = math.prod(axis.size for axis in given.mesh.axes if axis.name != MICRO)
+    return frozenset(
+        node
+        for node, rule in found.rules.items()
+        if type(node.op) in ALTERNATIVES
+        and math.prod(size for f, size in rule.sizes.items() if f not in rule.whole) < devices
     )
 
 
