@@ -14,11 +14,20 @@ from mithril.keywords import read_entries
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllToAll, collectives
 from mithril.options import check_flag
-from mithril.sharding.search import DATA, MIXED, OBJECTIVES, TENSOR, THROUGHPUT, Search
+from mithril.sharding.search import (
+    ANNOTATIONS,
+    DATA,
+    MIXED,
+    OBJECTIVES,
+    TENSOR,
+    THROUGHPUT,
+    Search,
+)
 from mithril.types import to_python
 
 SPACES = {
     "data": (DATA,), "tensor": (TENSOR,), "mixed": (MIXED,), "mixed_parallel": (MIXED,),
+    ANNOTATIONS: (ANNOTATIONS,),
 }  # fmt: skip
 PIPELINE = "pipeline"
 LIMITS = ("max_memory_per_device", "max_all_reduce_size", "forbid", "shardings")

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mithril.cost import Target
-from mithril.errors import MeshError
+from mithril.errors import MeshError, PlanError
 from mithril.ir import Graph, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import Mesh, Sharding, common, refine
 from mithril.mesh.cuts import refine_for
+from mithril.ops.alternatives import WAYS
 from mithril.partition.spmd import localise
 from mithril.plan import Program, TensorReport, Whole
 from mithril.plan.proof import check_promises
@@ -30,10 +31,13 @@ from mithril.sharding import (
     choose,
     collect,
     find,
+    find_confined,
     find_constraints,
+    find_cuts,
+    find_expandable,
     list_constrained,
 )
-from mithril.transform import expand_local, expand_nodes, runnable
+from mithril.transform import expand_local, expand_nodes, runnable, substitute
 
 COMPUTED_WITH = "the sharding it is computed with"
 """Who decided where an array lies that the plan was free to place."""
@@ -133,22 +137,59 @@ def solve(
     Raises:
         PlanError: nothing keeps to the limits of the search.
     """
-    graph, given, candidates = _open_candidates(graph, mesh, layouts, target, pads, search)
+    opened = _open_candidates(graph, mesh, layouts, target, pads, search)
     if search is not None:
-        return _search(graph, given, candidates, layouts, target)
+        return _search(opened, mesh, layouts, target)
+    graph, given, candidates = opened
     resharder = Resharder(given.mesh, target.hardware, pads)
     choice = choose(graph, given, candidates, resharder)
     return Solution(graph, given, choice, layouts)
 
 
-def _search(
+Opened = tuple[Graph, Constraints, Candidates]
+"""A graph, what is said of its values, and what may be split."""
+
+
+def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: Target) -> Solution:
+    """Return the best way to partition a graph of which everything may be chosen.
+
+    Fused ops that may be split further if they are expanded are searched both ways, and so are ops
+    that cannot be split over all devices, and compute the same in ways that can.
+
+    Raises:
+        PlanError: nothing keeps to the limits.
+    """
+    graph, given, candidates = opened
+    graphs: list[Graph] = []
+    if expandable := find_expandable(candidates, graph, given):
+        graphs.append(expand_nodes(graph, expandable, target.kernel_names))
+    if confined := find_confined(candidates, graph, given):
+        graphs += [substitute(graph, confined, way) for way in range(WAYS)]
+    pads, search = given.pads, given.search
+    others = (_open_candidates(g, mesh, layouts, target, pads, search) for g in graphs)
+    ways = [opened, *others]
+    found: list[tuple[SearchResult, Solution]] = []
+    refusals: list[PlanError] = []
+    for way in ways:
+        try:
+            found.append(_search_in(*way, layouts, target))
+        except PlanError as error:
+            refusals.append(error)
+    if not found:
+        raise refusals[0]
+    result, solution = min(found, key=lambda one: one[0].cost)
+    bound, wall = min(r.bound for r, _ in found), sum(r.wall for r, _ in found)
+    return replace(solution, result=replace(result, bound=bound, wall=wall))
+
+
+def _search_in(
     graph: Graph,
     given: Constraints,
     candidates: Candidates,
     layouts: Mapping[str, Layout],
     target: Target,
-) -> Solution:
-    """Return the best way to partition a graph of which everything may be chosen."""
+) -> tuple[SearchResult, Solution]:
+    """Return the best way to partition one graph, and what is known of it."""
     search = given.search
     assert search is not None, "asked for by the caller"
     start = time.perf_counter()
@@ -166,7 +207,7 @@ def _search(
         chosen[value.name] = Layout(rest, rests=rest, decided_by=SEARCHED_REST)
     layouts = {**layouts, **chosen}
     given = find_constraints(graph, given.mesh, layouts, given.pads, search)
-    return Solution(graph, given, found.choice, layouts, result)
+    return result, Solution(graph, given, found.choice, layouts, result)
 
 
 def _open_candidates(
@@ -176,7 +217,7 @@ def _open_candidates(
     target: Target,
     pads: bool,
     search: Search | None,
-) -> tuple[Graph, Constraints, Candidates]:
+) -> Opened:
     """Return the graph and the constraints after what stood in the way is gone, and candidates.
 
     Fused ops are expanded whose dimension shall be split (the cross-entropy of a split vocabulary,
@@ -190,8 +231,8 @@ def _open_candidates(
         candidates = collect(graph, given)
         if candidates.expandable:
             graph = expand_nodes(graph, candidates.expandable, target.kernel_names)
-        elif candidates.cuts:
-            cut = (refine(mesh, {axis: sizes}) for axis, sizes in candidates.cuts.items())
+        elif cuts := candidates.cuts or find_cuts(candidates, graph, given):
+            cut = (refine(mesh, {axis: sizes}) for axis, sizes in cuts.items())
             finer = common([finer, *cut])
         else:
             return graph, given, candidates

@@ -238,7 +238,8 @@ def compile(
             time of collectives, and then that of work.
         partition_search_space: what may be split: `data`, nothing but the leading dimension of
             inputs; `tensor`, everything else; `mixed`, or `mixed_parallel`, everything, which is so
-            by default. Layers are put on stages by the model alone.
+            by default; `annotations`, nothing, so that what is said is priced as a search prices.
+            Layers are put on stages by the model alone.
         partition_constraints: a mapping of limits: `max_memory_per_device`, `max_all_reduce_size`
             in bytes (`"1 GB"`), `forbid`, a list of collectives that may not occur (`all_to_all`)
             and of pairs of a pattern of names and a mesh axis over which what it matches is not

@@ -15,9 +15,11 @@ from mithril.sharding.option import Option
 from mithril.sharding.reshard import Move, Resharder
 from mithril.sharding.search import LATENCY, MEMORY, SEARCHED, SEARCHED_REST, Search
 from mithril.sharding.trial import part_sizes
+from mithril.sharding.widen import find_confined, find_cuts, find_expandable
 
 __all__ = [
     "FREE", "LATENCY", "MEMORY", "SEARCHED", "SEARCHED_REST", "UNSAID", "Candidates", "Choice",
     "Constraints", "Layout", "Move", "Option", "Resharder", "Search", "choose", "collect", "find",
-    "find_constraints", "list_constrained", "part_sizes",
+    "find_confined", "find_constraints", "find_cuts", "find_expandable", "list_constrained",
+    "part_sizes",
 ]  # fmt: skip

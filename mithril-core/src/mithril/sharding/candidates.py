@@ -86,7 +86,7 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
                 factors[node][axis.name] = ordered
             expandable |= closure.expandable
             if closure.cut and axis.origin not in cuts and axis.name != MICRO:
-                cuts[axis.origin] = _cut(mesh, axis, closure.cut)
+                cuts[axis.origin] = cut_axis(mesh, axis, closure.cut)
     forced = _find_forced(nodes, computed, mesh, rules, factors)
     around = Surroundings(nodes, mesh, rules, factors, forced, touching, joints)
     copying, whole = find_copying(around, _list_coming(graph, given), _list_going(graph, given))
@@ -146,8 +146,14 @@ def _find_barred(
     )
 
 
-def _cut(mesh: Mesh, axis: Axis, major: int) -> tuple[int, int]:
-    """Return the sizes that cut an axis (or a part of it) so that its major part has a size."""
+def cut_axis(mesh: Mesh, axis: Axis, major: int) -> tuple[int, int]:
+    """Return the sizes that cut the origin of an axis so that its major part has a size.
+
+    Args:
+        mesh: whose axes some may be parts of another one.
+        axis: one of them.
+        major: a divisor of its size.
+    """
     siblings = [other for other in mesh.axes if other.origin == axis.origin]
     minor = math.prod(other.size for other in siblings[siblings.index(axis) + 1 :])
     below = axis.size // major * minor

@@ -25,7 +25,7 @@ from mithril.sharding.eliminate import Answer, Table, evaluate
 from mithril.sharding.moments import Moment, list_moments
 from mithril.sharding.objective import PRICE_UNIT, Objective, ValueUse
 from mithril.sharding.reshard import Resharder
-from mithril.sharding.search import COMMUNICATION, MEMORY, Search
+from mithril.sharding.search import ANNOTATIONS, COMMUNICATION, DATA, MEMORY, MIXED, TENSOR, Search
 from mithril.sharding.widen import widen
 from mithril.units import format_bytes
 
@@ -67,10 +67,18 @@ def find(graph: Graph, given: Constraints, candidates: Candidates, resharder: Re
         for space in search.spaces
     ]
     answers = [one.solve() for one in tries]
+    bound = min(answer.bound for answer in answers)
+    if MIXED in search.spaces and not min(answers, key=lambda answer: answer.cost).is_exact:
+        # What is known to be good of less may be better than what was met; the bound stays.
+        for space in NARROW:
+            tries.append(
+                _Try(graph, given, widen(candidates, graph, given, space), resharder, space, search)
+            )
+            answers.append(tries[-1].solve())
     if all(math.isinf(answer.cost) for answer in answers):
         raise PlanError(tries[0].describe_failure())
     number = min(range(len(tries)), key=lambda i: answers[i].cost)
-    return tries[number].finish(answers[number], min(answer.bound for answer in answers))
+    return tries[number].finish(answers[number], bound)
 
 
 class _Try:
@@ -192,6 +200,8 @@ def _list_fetched(choice: Choice, rests: Mapping[Value, Sharding]) -> Iterator[V
                 yield value
 
 
+NARROW = (DATA, TENSOR, ANNOTATIONS)
+"""The spaces that are parts of `mixed`."""
 PER_SECOND = 1e12
 """Picoseconds in a second."""
 WORK_TIE = 1e-6

@@ -14,7 +14,7 @@ from mithril.ir import Graph, Value
 from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.regions import links
-from mithril.sharding.search import DATA
+from mithril.sharding.search import ANNOTATIONS, DATA
 from mithril.types import TensorType
 
 
@@ -24,10 +24,11 @@ def find_resting(graph: Graph, given: Constraints, space: str) -> dict[Value, tu
     Args:
         graph: the graph.
         given: what is said, and what is searched for; without a search there are none.
-        space: one of `SPACES`; in `data` a parameter rests whole.
+        space: one of `SPACES`; in `data` a parameter rests whole, in `annotations` as it is
+            computed with.
     """
     search, found = given.search, {}
-    if search is None:
+    if search is None or space == ANNOTATIONS:
         return {}
     known: dict[tuple[TensorType, int], tuple[Sharding, ...]] = {}
     sliced = {link.source for link in links(graph) if link.slices}

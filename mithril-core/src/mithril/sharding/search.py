@@ -16,8 +16,8 @@ THROUGHPUT, LATENCY, MEMORY, COMMUNICATION = (
     "throughput", "latency", "memory_usage", "communication",
 )  # fmt: skip
 OBJECTIVES = (THROUGHPUT, LATENCY, MEMORY, COMMUNICATION)
-DATA, TENSOR, MIXED = "data", "tensor", "mixed"
-SPACES = (DATA, TENSOR, MIXED)
+DATA, TENSOR, MIXED, ANNOTATIONS = "data", "tensor", "mixed", "annotations"
+SPACES = (DATA, TENSOR, MIXED, ANNOTATIONS)
 SEARCHED = "auto_partition"
 """Who decided how a tensor lies that was searched for."""
 SEARCHED_REST = f"{SEARCHED}, which has it rest so"
@@ -33,7 +33,8 @@ class Search:
             outputs alone: the graph says which), `memory_usage` the bytes of the fullest moment,
             `communication` the seconds of collectives.
         spaces: what may be split; the best answer of all of them counts. `data`: nothing but the
-            leading dimension of inputs; `tensor`: everything but that; `mixed`: everything.
+            leading dimension of inputs; `tensor`: everything but that; `mixed`: everything;
+            `annotations`: what the shardings that were said lead to, as without a search.
         memory: the most bytes that a device may hold; None for any.
         all_reduce: the most bytes that one all_reduce may have; None for any.
         refused: kinds of collectives that may not occur.

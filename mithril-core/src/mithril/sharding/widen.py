@@ -8,21 +8,29 @@ always an alternative.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mithril.ir import Graph, Node, Value
-from mithril.ir.rewrite import regions
+from mithril.ir import Graph, Node, Phase, Value
+from mithril.ir.rewrite import regions, walk
 from mithril.mesh import MICRO
-from mithril.sharding.candidates import Candidates
+from mithril.ops.alternatives import ALTERNATIVES
+from mithril.sharding.candidates import Candidates, cut_axis
 from mithril.sharding.closure import Closure, collect_links, find_touching
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.partial_sums import find_partial
 from mithril.sharding.regions import links
-from mithril.sharding.search import DATA, MIXED, TENSOR
+from mithril.sharding.search import ANNOTATIONS, DATA, MIXED, TENSOR
 
 Place = tuple[Value, int]
 """A dimension of a value."""
+MOST_AXES = 3
+"""So many axes has a mesh at most whose axes a search has cut."""
+LEAST_WORK = 0.01
+"""Of all work, what an op does for which axes are cut."""
+LARGE = 0.5
+"""Of the largest tensor that a forward makes, what one takes that is expanded."""
 
 
 def widen(found: Candidates, graph: Graph, given: Constraints, space: str) -> Candidates:
@@ -34,13 +42,15 @@ def widen(found: Candidates, graph: Graph, given: Constraints, space: str) -> Ca
         given: these shardings, and what is searched for.
         space: one of `SPACES`.
     """
-    walk = _Walk(found, graph, given)
+    if space == ANNOTATIONS:
+        return found
+    of = _Walk(found, graph, given)
     batches, everything = list(_list_batches(graph, given)), list(_list_all(graph))
     factors = {node: dict(of) for node, of in found.factors.items()}
     names = [axis.name for axis in given.mesh.axes if axis.size > 1 and axis.name != MICRO]
     for axis in names:
-        batch = {} if space == MIXED else walk.find(axis, batches)
-        every = batch if space == DATA else walk.find(axis, everything)
+        batch = {} if space == MIXED else of.find(axis, batches)
+        every = batch if space == DATA else of.find(axis, everything)
         for node, able in every.items():
             left = able - batch.get(node, set()) if space == TENSOR else able
             wanted = left.union(factors[node].get(axis, ()))
@@ -52,7 +62,7 @@ def widen(found: Candidates, graph: Graph, given: Constraints, space: str) -> Ca
     }
     partial = {
         axis: find_partial(
-            walk.nodes, walk.joints, axis, found.rules, factors, found.forced, copying[axis]
+            of.nodes, of.joints, axis, found.rules, factors, found.forced, copying[axis]
         )
         for axis in names
     }
@@ -62,6 +72,87 @@ def widen(found: Candidates, graph: Graph, given: Constraints, space: str) -> Ca
         partial={**found.partial, **partial},
         copying={**found.copying, **copying},
     )
+
+
+def find_cuts(found: Candidates, graph: Graph, given: Constraints) -> dict[str, tuple[int, int]]:
+    """Return for axes that are larger than a factor the sub-axes that could split it.
+
+    Heads of an attention, say, which are fewer than devices. Each axis more multiplies the ways in
+    which a value may lie, so it is done for what takes a good part of the work, and not beyond
+    `MOST_AXES`.
+
+    Args:
+        found: what the shardings that were said lead to.
+        graph: the graph.
+        given: these shardings, and what is searched for.
+    """
+    axes = [axis for axis in given.mesh.axes if axis.size > 1 and axis.name != MICRO]
+    if not _is_wide(given) or len(axes) >= MOST_AXES:
+        return {}
+    work = {node: times * node.cost().flops for node, times in walk(graph) if not node.op.bodies}
+    least = LEAST_WORK * sum(work.values())
+    rules = [found.rules[node] for node, flops in work.items() if flops >= least]
+    cuts: dict[str, tuple[int, int]] = {}
+    for axis in axes:
+        sizes = {
+            math.gcd(size, axis.size)
+            for rule in rules
+            for factor, size in rule.sizes.items()
+            if size % axis.size and factor not in rule.whole
+            if size < axis.size or not rule.may_pad(factor)
+        }
+        major = max(sizes, default=1)
+        if major > 1 and axis.origin not in cuts and len(axes) + len(cuts) < MOST_AXES:
+            cuts[axis.origin] = cut_axis(given.mesh, axis, major)
+    return cuts
+
+
+def find_expandable(found: Candidates, graph: Graph, given: Constraints) -> frozenset[Node]:
+    """Return the fused ops that may be split further if they are expanded, of the largest tensors.
+
+    The loss of logits over a vocabulary, say. An expansion takes longer than the op does where it
+    is not split, so that it pays for what is largest, if at all.
+
+    Args:
+        found: what the shardings that were said lead to.
+        graph: the graph.
+        given: these shardings, and what is searched for.
+    """
+    if not _is_wide(given):
+        return frozenset()
+    made = (v for node in found.rules if node.phase == Phase.forward for v in node.outputs)
+    least = LARGE * max((value.type.nbytes for value in made), default=0)
+    return frozenset(
+        node
+        for node, rule in found.rules.items()
+        if rule.expandable and any(value.type.nbytes >= least for value in node.inputs)
+    )
+
+
+def find_confined(found: Candidates, graph: Graph, given: Constraints) -> frozenset[Node]:
+    """Return the nodes that cannot be split over all devices, and could be in another way.
+
+    Attention of few samples with few heads, say, which could be split along its sequence.
+
+    Args:
+        found: what the shardings that were said lead to.
+        graph: the graph.
+        given: these shardings, and what is searched for.
+    """
+    if not _is_wide(given):
+        return frozenset()
+    devices = math.prod(axis.size for axis in given.mesh.axes if axis.name != MICRO)
+    return frozenset(
+        node
+        for node, rule in found.rules.items()
+        if type(node.op) in ALTERNATIVES
+        and math.prod(size for f, size in rule.sizes.items() if f not in rule.whole) < devices
+    )
+
+
+def _is_wide(given: Constraints) -> bool:
+    """Whether more than batches is split by a search."""
+    return given.search is not None and bool({MIXED, TENSOR}.intersection(given.search.spaces))
 
 
 class _Walk:

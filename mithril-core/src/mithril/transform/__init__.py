@@ -6,6 +6,7 @@ from mithril.transform.differentiate import cast_gradients, differentiate
 from mithril.transform.expand import expand, expand_local, expand_nodes
 from mithril.transform.precision import mix, output_types
 from mithril.transform.simplify import eliminate_dead, runnable
+from mithril.transform.substitute import substitute
 from mithril.transform.update import Update, append_update
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "mix",
     "output_types",
     "runnable",
+    "substitute",
     "cotangent_name",
 ]

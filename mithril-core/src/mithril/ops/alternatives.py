@@ -1,0 +1,52 @@
+"""Ops that compute the same as others, and can be split along other dimensions.
+
+Attention of whole sequences is split by samples and heads. Of a sequence that is split, keys and
+values go round the devices, or are gathered; a search may have either where samples and heads are
+fewer than devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from mithril.errors import ShapeError
+from mithril.ir.op import Op, Types
+from mithril.ops.all_gather_attention import AllGatherAttention, AllGatherAttentionGradient
+from mithril.ops.attention import Attention, AttentionGradient
+from mithril.ops.ring import RingAttention, RingAttentionGradient
+
+ALTERNATIVES: Mapping[type[Op], tuple[type[Op], ...]] = {
+    Attention: (RingAttention, AllGatherAttention),
+    AttentionGradient: (RingAttentionGradient, AllGatherAttentionGradient),
+}
+"""For a class of ops others with the same fields, those of one way at the same place."""
+WAYS = max(map(len, ALTERNATIVES.values()))
+"""How many other ways there are."""
+
+
+def find_alternative(op: Op, inputs: Types, way: int) -> Op | None:
+    """Return the op that computes the same in another way; None if there is none.
+
+    Args:
+        op: of a node.
+        inputs: what it takes.
+        way: the number of the other way, below `WAYS`.
+
+    >>> from mithril.types import DType, TensorType
+    >>> x = TensorType((1, 8, 2, 4), DType.float32)
+    >>> find_alternative(Attention(True, 0.5), [x, x, x], 0).name
+    'ring_attention'
+    """
+    kinds = ALTERNATIVES.get(type(op), ())
+    if way >= len(kinds):
+        return None
+    found = kinds[way](**{field.name: getattr(op, field.name) for field in fields(op)})  # type: ignore[arg-type]
+    try:
+        found.infer(inputs)
+    except ShapeError:  # a ring has as many keys as queries
+        return None
+    return found
+
+
+__all__ = ["ALTERNATIVES", "WAYS", "find_alternative"]
