@@ -89,9 +89,7 @@ def judge(row: Row, times: Times) -> Found:
     """Return what the times of a row say."""
     (peer,) = (n for n in times if n != MITHRIL and not n.startswith((FIRST, PEAK)))
     ours, theirs = (1e3 * statistics.median(times[name]) for name in (MITHRIL, peer))
-    memory, first = (
-        times[kind + MITHRIL][0] / times[kind + peer][0] for kind in (PEAK, FIRST)
-    )
+    memory, first = (times[kind + MITHRIL][0] / times[kind + peer][0] for kind in (PEAK, FIRST))
     return Found(row, peer, ratio(times, MITHRIL, peer), (ours, theirs), memory, first)
 
 
@@ -128,7 +126,9 @@ def run_row(row: Row, seconds: float) -> Found | Failure:
 def read_reason(said: str, code: int) -> str:
     """Return the line that tells best why a process failed: its own error, else its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"(\[rank\d+\]: *)?[\w.]*(Error|Exception)\b", line)]
+    errors = [
+        line for line in lines if re.match(r"(\[rank\d+\]: *)?[\w.]*(Error|Exception)\b", line)
+    ]
     return f"{(errors or lines or ['it said nothing'])[0]} (exit code {code})"
 
 
@@ -192,7 +192,9 @@ def read() -> argparse.Namespace:
         prog="python -m benchmarks.matrix", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, help="of rows and sizes; by default the clock's seconds")
+    parser.add_argument(
+        "--seed", type=int, help="of rows and sizes; by default the clock's seconds"
+    )
     parser.add_argument("--budget", type=read_seconds, default=600.0, help="10min by default")
     parser.add_argument("--backend", choices=BACKENDS, action="append", help="may be repeated")
     parser.add_argument("--model", choices=FAMILIES, action="append", help="may be repeated")

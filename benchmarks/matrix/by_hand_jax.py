@@ -87,16 +87,19 @@ def vit_loss(params: Params, image: jax.Array, target: jax.Array, s: Sizes) -> j
     first = jnp.broadcast_to(params["patches.first"], (batch, 1, s["width"]))
     x = jnp.concatenate((first, patches), 1) + params["patches.at.weight"]
     for i in range(s["layers"]):
-        x = _vit_block(params, f"block{i}", x, s["heads"])
+        # Of the last block nobody reads but the first position.
+        count = 1 if i == s["layers"] - 1 else x.shape[1]
+        x = _vit_block(params, f"block{i}", x, s["heads"], count)
     return cross_entropy(linear(params, "head", layer_norm(params, "norm", x[:, 0])), target)
 
 
-def _vit_block(params: Params, name: str, x: jax.Array, heads: int) -> jax.Array:
-    batch, length, width = x.shape
-    normed = layer_norm(params, f"{name}.norm1", x)
+def _vit_block(params: Params, name: str, x: jax.Array, heads: int, count: int) -> jax.Array:
+    """Return the first positions."""
+    batch, _, width = x.shape
+    normed, x = layer_norm(params, f"{name}.norm1", x), x[:, :count]
     q, k, v = (
-        linear(params, f"{name}.attn.{part}", normed).reshape(batch, length, heads, -1)
-        for part in "qkv"
+        linear(params, f"{name}.attn.{part}", given).reshape(batch, -1, heads, width // heads)
+        for part, given in (("q", normed[:, :count]), ("k", normed), ("v", normed))
     )
     scores = jnp.einsum("bshd,bthd->bhst", q, k) * (width // heads) ** -0.5
     mixed = jnp.einsum("bhst,bthd->bshd", jax.nn.softmax(scores), v).reshape(x.shape)
@@ -203,7 +206,9 @@ def lstm_loss(
 
 
 def _lstm_layer(params: Params, name: str, x: jax.Array, width: int, unroll: int) -> jax.Array:
-    into, across = (params[f"{name}.{n}.weight"].reshape(4 * width, -1).T for n in ("input", "hidden"))
+    into, across = (
+        params[f"{name}.{n}.weight"].reshape(4 * width, -1).T for n in ("input", "hidden")
+    )
     bias = (params[f"{name}.input.bias"] + params[f"{name}.hidden.bias"]).reshape(-1)
 
     def advance(state: Any, given: jax.Array) -> tuple[Any, jax.Array]:

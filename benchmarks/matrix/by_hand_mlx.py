@@ -79,21 +79,26 @@ def vit(params: Params, image: mx.array, target: mx.array, s: Sizes) -> mx.array
     patches = (patches + params["patches.project.bias"]).reshape(len(image), -1, s["width"])
     first = mx.broadcast_to(params["patches.first"], (len(image), 1, s["width"]))
     x = mx.concatenate((first, patches), 1) + params["patches.at.weight"]
-    for block in (f"block{i}" for i in range(s["layers"])):
-        x = x + _attention(params, f"{block}.attn", _norm(params, f"{block}.norm1", x), s["heads"])
+    for i in range(s["layers"]):
+        # Of the last block nobody reads but the first position.
+        block, count = f"block{i}", 1 if i == s["layers"] - 1 else x.shape[1]
+        normed = _norm(params, f"{block}.norm1", x)
+        x = x[:, :count] + _attention(params, f"{block}.attn", normed, s["heads"], count)
         hidden = _linear(params, f"{block}.mlp.up", _norm(params, f"{block}.norm2", x))
         x = x + _linear(params, f"{block}.mlp.down", nn.gelu(hidden))
     return _cross_entropy(_linear(params, "head", _norm(params, "norm", x[:, 0])), target)
 
 
-def _attention(params: Params, name: str, x: mx.array, heads: int) -> mx.array:
-    batch, length, width = x.shape
+def _attention(params: Params, name: str, x: mx.array, heads: int, count: int) -> mx.array:
+    """Return what the first positions see."""
+    batch, _, width = x.shape
     q, k, v = (
-        _linear(params, f"{name}.{part}", x).reshape(batch, length, heads, -1).swapaxes(1, 2)
-        for part in "qkv"
+        _linear(params, f"{name}.{part}", given).reshape(batch, -1, heads, width // heads)
+        for part, given in (("q", x[:, :count]), ("k", x), ("v", x))
     )
+    q, k, v = (part.swapaxes(1, 2) for part in (q, k, v))
     mixed = mx.fast.scaled_dot_product_attention(q, k, v, scale=(width // heads) ** -0.5)
-    return _linear(params, f"{name}.o", mixed.swapaxes(1, 2).reshape(batch, length, width))
+    return _linear(params, f"{name}.o", mixed.swapaxes(1, 2).reshape(batch, count, width))
 
 
 # ------------------------------------------------------------------ images
@@ -122,7 +127,7 @@ def resnet(params: Params, image: mx.array, target: mx.array, s: Sizes, training
 
 def unet(params: Params, image: mx.array, target: mx.array, s: Sizes) -> mx.array:
     def normed(name: str, x: mx.array) -> mx.array:
-        batch, high, wide, channels = x.shape
+        batch, high, wide, _ = x.shape
         # As `mlx.nn.GroupNorm` with the groups of PyTorch: each is a row of its own.
         split = x.reshape(batch, high * wide, GROUPS, -1).swapaxes(1, 2)
         flat = mx.fast.layer_norm(split.reshape(batch, GROUPS, -1), None, None, 1e-5)
@@ -146,7 +151,9 @@ def unet(params: Params, image: mx.array, target: mx.array, s: Sizes) -> mx.arra
         wider = mx.conv_transpose2d(x, params[f"larger_{level}.weight"], 2)
         wider = wider + params[f"larger_{level}.bias"]
         x = twice(f"up_{level}", mx.concatenate((kept[level], wider), 3))
-    logits = (x @ params["head.weight"].reshape(1, -1).T + params["head.bias"]).reshape(target.shape)
+    logits = (x @ params["head.weight"].reshape(1, -1).T + params["head.bias"]).reshape(
+        target.shape
+    )
     return nn.losses.binary_cross_entropy(logits, target, with_logits=True)
 
 

@@ -78,16 +78,28 @@ def list_blocks(module: nn.Module) -> list[nn.Module]:
 
 
 class Attention(torch_by_hand.Attention):
-    """Every position sees all others."""
+    """The first positions see all."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, _ = x.shape
+    def forward(self, x: torch.Tensor, count: int) -> torch.Tensor:
+        batch = len(x)
         q, k, v = (
-            part(x).view(batch, length, -1, self.head).transpose(1, 2)
-            for part in (self.q, self.k, self.v)
+            part(given).unflatten(2, (-1, self.head)).transpose(1, 2)
+            for part, given in ((self.q, x[:, :count]), (self.k, x), (self.v, x))
         )
         mixed = functional.scaled_dot_product_attention(q, k, v)
-        return self.o(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return self.o(mixed.transpose(1, 2).reshape(batch, count, -1))
+
+
+class VitBlock(torch_by_hand.Block):
+    """A block that makes the first positions alone, since the last one's others nobody reads."""
+
+    def __init__(self, s: Sizes) -> None:
+        super().__init__(gpt_sizes({**s, "context": 0}))
+        self.attn = Attention(s["width"], s["heads"])
+
+    def forward(self, x: torch.Tensor, count: int) -> torch.Tensor:
+        x = x[:, :count] + self.attn(self.norm1(x), count)
+        return x + self.mlp(self.norm2(x))
 
 
 class Patches(nn.Module):
@@ -109,16 +121,16 @@ class Vit(nn.Module):
         self.patches = Patches(s)
         self.blocks = []
         for i in range(s["layers"]):
-            block = torch_by_hand.Block(gpt_sizes({**s, "context": 0}))
-            block.attn = Attention(s["width"], s["heads"])
+            block = VitBlock(s)
             self.blocks.append(block)
             self.add_module(f"block{i}", block)
         self.norm, self.head = nn.LayerNorm(s["width"]), nn.Linear(s["width"], s["classes"])
 
     def forward(self, image: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         x = self.patches(image)
-        for block in self.blocks:
-            x = block(x)
+        for block in self.blocks[:-1]:
+            x = block(x, x.shape[1])
+        x = self.blocks[-1](x, 1)
         return functional.cross_entropy(self.head(self.norm(x[:, 0])), target)
 
 

@@ -65,9 +65,7 @@ def read_inputs(row: Row) -> list[jax.Array]:
     return [jnp.asarray(x) for x in make_data(row).values()]
 
 
-def call_first(
-    run: Callable[[], object], loss: Callable[[], float], planning: float = 0.0
-) -> Side:
+def call_first(run: Callable[[], object], loss: Callable[[], float], planning: float = 0.0) -> Side:
     """Return a side, called once; its memory is told from what that has compiled."""
     client = jax.devices()[0].client
     known = client.live_executables()

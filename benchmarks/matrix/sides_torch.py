@@ -98,7 +98,11 @@ def list_ways(row: Row) -> dict[str, tuple[torch.memory_format, bool]]:
 def alone(row: Row, module: nn.Module, is_compiled: bool) -> Side:
     """Return a side by hand, called once."""
     inputs = read_inputs(row)
-    if any(x.is_contiguous(memory_format=torch.channels_last) for x in module.parameters() if x.ndim == 4):
+    if any(
+        x.is_contiguous(memory_format=torch.channels_last)
+        for x in module.parameters()
+        if x.ndim == 4
+    ):
         inputs = (inputs[0].contiguous(memory_format=torch.channels_last), *inputs[1:])
     called = torch.compile(module) if is_compiled else module
     if row.kind == STEP:
