@@ -26,9 +26,6 @@ from benchmarks.matrix.models import make_data
 from benchmarks.torch_sides import count_peak
 from benchmarks.training_torch import by_hand, can_compile, fused, list_held
 
-IMAGES = ("resnet-channels-last", "unet")
-"""Models that are tried by hand with their channels last."""
-
 
 def open_ours(row: Row) -> Ours:
     """Return Mithril's side."""
@@ -63,8 +60,8 @@ def contest(row: Row) -> dict[str, Side]:
     check_gradients(ours.differentiate(), differentiate(row, ours.start))
     sides = {MITHRIL: make_side(ours)}
     for name, (layout, is_compiled) in list_ways(row).items():
-        module = make_module(row, ours.start, "indices" in name).to(memory_format=layout)
-        sides[name] = alone(row, module, is_compiled)
+        module = make_module(row, ours.start, "indices" in name)
+        sides[name] = alone(row, module, layout, is_compiled)
     check_losses(sides)
     return sides
 
@@ -95,15 +92,10 @@ def list_ways(row: Row) -> dict[str, tuple[torch.memory_format, bool]]:
     return found
 
 
-def alone(row: Row, module: nn.Module, is_compiled: bool) -> Side:
+def alone(row: Row, module: nn.Module, layout: torch.memory_format, is_compiled: bool) -> Side:
     """Return a side by hand, called once."""
-    inputs = read_inputs(row)
-    if any(
-        x.is_contiguous(memory_format=torch.channels_last)
-        for x in module.parameters()
-        if x.ndim == 4
-    ):
-        inputs = (inputs[0].contiguous(memory_format=torch.channels_last), *inputs[1:])
+    module.to(memory_format=layout)
+    inputs = tuple(x.to(memory_format=layout) if x.ndim == 4 else x for x in read_inputs(row))
     called = torch.compile(module) if is_compiled else module
     if row.kind == STEP:
         optimizer = fused(module.parameters())
