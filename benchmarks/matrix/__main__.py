@@ -44,7 +44,7 @@ class Found:
         time: Mithril's time to the peer's.
         milliseconds: of both.
         peak: Mithril's peak memory to the peer's.
-        first: Mithril's time of planning and the first call to the peer's.
+        first: seconds of both for planning and the first call.
     """
 
     row: Row
@@ -52,7 +52,7 @@ class Found:
     time: Estimate
     milliseconds: tuple[float, float]
     peak: float
-    first: float
+    first: tuple[float, float]
 
     @property
     def is_met(self) -> bool:
@@ -61,11 +61,11 @@ class Found:
         return not is_slow and self.peak <= LARGEST
 
     def __str__(self) -> str:
-        ours, theirs = self.milliseconds
+        (ours, theirs), first = self.milliseconds, "{:.2f} s, {:.2f} s".format(*self.first)
         verdict = "" if self.is_met else "  NOT MET"
         return (
             f"{self.time}  {ours:7.1f} ms, {theirs:7.1f} ms  memory {self.peak:.3f}  "
-            f"first call {self.first:.2f}  {self.row}; {self.peer}{verdict}"
+            f"first call {first}  {self.row}; {self.peer}{verdict}"
         )
 
 
@@ -89,8 +89,9 @@ def judge(row: Row, times: Times) -> Found:
     """Return what the times of a row say."""
     (peer,) = (n for n in times if n != MITHRIL and not n.startswith((FIRST, PEAK)))
     ours, theirs = (1e3 * statistics.median(times[name]) for name in (MITHRIL, peer))
-    memory, first = (times[kind + MITHRIL][0] / times[kind + peer][0] for kind in (PEAK, FIRST))
-    return Found(row, peer, ratio(times, MITHRIL, peer), (ours, theirs), memory, first)
+    peak = times[PEAK + MITHRIL][0] / times[PEAK + peer][0]
+    first = (times[FIRST + MITHRIL][0], times[FIRST + peer][0])
+    return Found(row, peer, ratio(times, MITHRIL, peer), (ours, theirs), peak, first)
 
 
 # ------------------------------------------------------------------ processes

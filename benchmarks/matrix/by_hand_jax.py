@@ -126,6 +126,7 @@ def _per_channel(x: jax.Array, last: bool) -> jax.Array:
 def resnet_loss(
     params: Params, image: jax.Array, target: jax.Array, s: Sizes, last: bool, training: bool
 ) -> jax.Array:
+    """Return the loss; running statistics, a number a channel, are not kept."""
     axes = (0, 1, 2) if last else (0, 2, 3)
 
     def normed(conv: str, norm: str, x: jax.Array, stride: int = 1) -> jax.Array:

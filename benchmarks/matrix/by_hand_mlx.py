@@ -105,6 +105,8 @@ def _attention(params: Params, name: str, x: mx.array, heads: int, count: int) -
 
 
 def resnet(params: Params, image: mx.array, target: mx.array, s: Sizes, training: bool) -> mx.array:
+    """Return the loss; running statistics, a number a channel, are not kept."""
+
     def normed(conv: str, norm: str, x: mx.array, stride: int = 1) -> mx.array:
         weight = params[f"{conv}.weight"]
         x = mx.conv2d(x, weight, stride, weight.shape[1] // 2)
