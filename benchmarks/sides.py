@@ -74,13 +74,25 @@ def data_of(sizes: Sizes, vocabulary: int) -> Data:
     return {name: rng.integers(0, vocabulary, shape).astype(np.int32) for name in INPUTS}
 
 
-def times_of_job(command: Sequence[str], environment: Mapping[str, str]) -> Times:
-    """Return what rank 0 of a job leaves in the file named by its option `--times`."""
+def times_of_job(
+    command: Sequence[str], environment: Mapping[str, str], is_quiet: bool = False
+) -> Times:
+    """Return what rank 0 of a job leaves in the file named by its option `--times`.
+
+    Args:
+        command: what is started.
+        environment: variables to set besides.
+        is_quiet: whether what the job prints is kept for the error of one that fails.
+
+    Raises:
+        CalledProcessError: the job fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "times.json"
         subprocess.run(
-            [*command, "--times", str(path)], env={**os.environ, **environment}, check=True
-        )
+            [*command, "--times", str(path)], env={**os.environ, **environment}, check=True,
+            capture_output=is_quiet, text=True,
+        )  # fmt: skip
         found: Times = json.loads(path.read_text(encoding="utf-8"))
         return found
 

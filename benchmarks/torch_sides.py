@@ -187,7 +187,14 @@ def replay(alive: dict[int, int], changes: Iterable[tuple[int, int]]) -> int:
 # ------------------------------------------------------------------ a job of several ranks
 
 
-def in_job(module: str, ranks: int, arguments: list[str], inside: Sequence[str] = ()) -> Times:
+def in_job(
+    module: str,
+    ranks: int,
+    arguments: list[str],
+    inside: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    is_quiet: bool = False,
+) -> Times:
     """Run a benchmark's module under torchrun and return the times of rank 0.
 
     Args:
@@ -195,10 +202,13 @@ def in_job(module: str, ranks: int, arguments: list[str], inside: Sequence[str] 
         ranks: how many processes.
         arguments: of the module.
         inside: what the command begins with, such as that of `network.limit`.
+        environment: variables to set besides.
+        is_quiet: as in `times_of_job`.
     """
     torchrun = [*inside, sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, "--nproc-per-node", str(ranks), "-m", module, *arguments]
-    return times_of_job(command, {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")})
+    network = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
+    return times_of_job(command, {**network, **(environment or {})}, is_quiet)
 
 
 def hand_in(times: Times, path: str) -> None:

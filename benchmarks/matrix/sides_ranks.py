@@ -1,0 +1,199 @@
+"""The sides of a row on PyTorch in a job of ranks: every process holds all of them.
+
+By hand these are `DistributedDataParallel` with buckets of several sizes, FSDP2 around blocks and
+around the whole, and tensor parallelism after Megatron, written by hand and by `parallelize_module`;
+both kinds together are Megatron by hand inside `DistributedDataParallel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.matrix.by_hand_torch import list_blocks, make_module
+from benchmarks.matrix.cases import DATA, DATA_TENSOR, FSDP, MESHES, Row
+from benchmarks.matrix.contest import (
+    MITHRIL,
+    Side,
+    check_gradients,
+    check_losses,
+    measure,
+    take_time,
+)
+from benchmarks.matrix.models import split_layers
+from benchmarks.matrix.sides_torch import differentiate, open_ours, read_inputs
+from benchmarks.torch_by_hand import tensor_parallel
+from benchmarks.torch_sides import hand_in, together
+from benchmarks.training_torch import by_hand, fused, list_held, mean_of, peak_of
+
+BUCKETS = (1, 2, 5, 25)
+"""MiB of a bucket of gradients that are tried; PyTorch's own choice is the last."""
+Prepare = Callable[[nn.Module], nn.Module]
+
+
+def run_rank(row: Row, seconds: float, path: str) -> None:
+    """Measure a row as one rank of a job; the first leaves times, first calls and peaks."""
+    sides = contest(row)
+    hand_in(measure(sides, seconds, together, _agree), path)
+
+
+def _agree(said: Any) -> Any:
+    """Return what the first rank says."""
+    kept = [said]
+    dist.broadcast_object_list(kept)
+    return kept[0]
+
+
+def contest(row: Row) -> dict[str, Side]:
+    """Return the sides of a rank, after a check that they give the same numbers."""
+    ours = open_ours(row)  # which starts the group of processes
+    check_gradients(ours.differentiate(), differentiate(row, ours.start))
+    first = ours.planning + take_time(ours.run)
+    sides = {MITHRIL: Side(ours.run, ours.loss, partial(peak_of, ours.run, ours.list_held), first)}
+    sizes = MESHES[row.parallelism]
+    mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    for name, prepare in list_ways(row, mesh).items():
+        sides[name] = side_of(row, prepare(make_module(row, ours.start)), mesh)
+    check_losses(sides)
+    return sides
+
+
+def side_of(row: Row, module: nn.Module, mesh: DeviceMesh) -> Side:
+    """Return a side by hand, called once."""
+    inputs = read_inputs(row)
+    if "data" in MESHES[row.parallelism]:
+        number, count = mesh.get_local_rank("data"), mesh["data"].size()
+        inputs = tuple(x.chunk(count)[number].contiguous() for x in inputs)
+    optimizer = fused(module.parameters())
+    run = by_hand(module, inputs, optimizer)
+    first = take_time(run)
+    held = partial(list_held, module, optimizer, inputs)
+    return Side(run, mean_of(run, row.ranks), partial(peak_of, run, held), first)
+
+
+def list_ways(row: Row, mesh: DeviceMesh) -> dict[str, Prepare]:
+    """Return the ways to spread a module over ranks."""
+    if row.parallelism == DATA:
+        return {
+            f"DDP, {size} MiB": partial(DistributedDataParallel, bucket_cap_mb=size)
+            for size in BUCKETS
+        }
+    if row.parallelism == FSDP:
+        return {"FSDP2, blocks": partial(shard, mesh), "FSDP2, whole": partial(shard_whole, mesh)}
+    split = partial(megatron, row, mesh["tensor"])
+    if row.parallelism == DATA_TENSOR:
+        group = mesh["data"].get_group()
+        return {
+            f"Megatron in DDP, {size} MiB": lambda module, size=size: DistributedDataParallel(
+                split(module), process_group=group, bucket_cap_mb=size
+            )
+            for size in BUCKETS[1::2]
+        }
+    found: dict[str, Prepare] = {"Megatron by hand": split}
+    if row.model == "gpt":
+        found["DTensor"] = lambda module: tensor_parallel(module, mesh)
+    return found
+
+
+def shard(mesh: DeviceMesh, module: nn.Module) -> nn.Module:
+    """Return a module whose blocks are gathered one after another."""
+    for block in list_blocks(module):
+        fully_shard(block, mesh=mesh)
+    return shard_whole(mesh, module)
+
+
+def shard_whole(mesh: DeviceMesh, module: nn.Module) -> nn.Module:
+    """Return a module that is gathered at once."""
+    return fully_shard(module, mesh=mesh)
+
+
+# ------------------------------------------------------------------ Megatron
+
+
+class _Enter(torch.autograd.Function):
+    """Leave activations as they are, and sum their gradients over ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None]:
+        slope = slope.contiguous()
+        dist.all_reduce(slope, group=ctx.group)
+        return slope, None
+
+
+class _Leave(torch.autograd.Function):
+    """Sum activations over ranks, and leave their gradients as they are."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.mark_dirty(x)
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return slope, None
+
+
+class Rows(nn.Module):
+    """A linear layer whose inputs are split over ranks."""
+
+    def __init__(self, whole: nn.Linear, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(_part(whole.weight, 1, mesh))
+        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().clone())
+        self._group = mesh.get_group()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = _Leave.apply(functional.linear(x, self.weight), self._group)
+        return y if self.bias is None else y + self.bias
+
+
+def _part(x: torch.Tensor, axis: int, mesh: DeviceMesh) -> torch.Tensor:
+    return x.detach().chunk(mesh.size(), axis)[mesh.get_local_rank()].clone()
+
+
+def keep_columns(linear: nn.Linear, mesh: DeviceMesh) -> None:
+    """Keep a rank's outputs of a linear layer."""
+    linear.weight = nn.Parameter(_part(linear.weight, 0, mesh))
+    if linear.bias is not None:
+        linear.bias = nn.Parameter(_part(linear.bias, 0, mesh))
+
+
+def sum_gradients(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Have the gradients of a module's input summed over ranks, once for all who read it."""
+    group = mesh.get_group()
+    module.register_forward_pre_hook(lambda _, given: (_Enter.apply(given[0], group),))
+
+
+def megatron(row: Row, mesh: DeviceMesh, module: Any) -> nn.Module:
+    """Split an MLP, a GPT or a Llama over ranks (Shoeybi et al., 2019)."""
+    if row.model == "mlp":
+        for i in range(0, split_layers(row.sizes), 2):
+            keep_columns(module.layers[i], mesh)
+            if i:  # nobody wants the gradient of the input
+                sum_gradients(module.layers[i], mesh)
+            module.layers[i + 1] = Rows(module.layers[i + 1], mesh)
+            module.add_module(f"layer{i + 1}", module.layers[i + 1])
+        return module
+    for block in module.blocks:
+        for part, wide, back in ((block.attn, "qkv", "o"), (block.mlp, ("gate", "up"), "down")):
+            sum_gradients(part, mesh)
+            for name in wide:
+                if hasattr(part, name):
+                    keep_columns(getattr(part, name), mesh)
+            setattr(part, back, Rows(getattr(part, back), mesh))
+    return module
