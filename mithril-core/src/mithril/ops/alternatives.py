@@ -41,7 +41,7 @@ def find_alternative(op: Op, inputs: Types, way: int) -> Op | None:
     kinds = ALTERNATIVES.get(type(op), ())
     if way >= len(kinds):
         return None
-    found = kinds[way](**{field.name: getattr(op, field.name) for field in fields(op)})  # type: ignore[arg-type]
+    found = kinds[way](**{field.name: getattr(op, field.name) for field in fields(op)})
     try:
         found.infer(inputs)
     except ShapeError:  # a ring has as many keys as queries
