@@ -27,7 +27,7 @@ def calibrate(
         str, typer.Option(help="The backend.  [default: all that are ready and simulate nothing]")
     ] = "",
     mesh: Annotated[
-        str, typer.Option(help="Devices at work at once, such as data=2.  [default: one]")
+        str, typer.Option(help="Devices at work at once, such as data=2.", show_default="one")
     ] = "data=1",
     out: Annotated[
         Path | None, typer.Option(help="Write the profile there, for hardware=, and do not use it.")

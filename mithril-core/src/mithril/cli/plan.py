@@ -13,6 +13,7 @@ import typer
 
 from mithril.cli.mesh import read_mesh
 from mithril.cli.model_file import compile_target, load_target
+from mithril.errors import OptionError
 
 if TYPE_CHECKING:
     from mithril.report.prediction import Prediction
@@ -60,7 +61,10 @@ def plan(
     )
     found = predict(compiled.plan, compiled.inputs, profile.on(compiled.backend.hardware))
     if html is not None:
-        html.write_text(render_page(found, target), encoding="utf-8")
+        try:
+            html.write_text(render_page(found, target), encoding="utf-8")
+        except OSError as error:
+            raise OptionError(f"--html '{html}' cannot be written; {error}") from error
     typer.echo(_as_json(found) if as_json else str(found))
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypedDict
 
@@ -165,7 +166,8 @@ def _read_memory(given: object, limits: Mapping[str, object]) -> int | None:
 def _read_bytes(name: str, value: object) -> int:
     number = to_python(value)
     nbytes = BYTES.read(number, name) if isinstance(number, str) else number
-    if isinstance(nbytes, bool) or not isinstance(nbytes, int | float) or nbytes < 1:
+    is_number = isinstance(nbytes, int | float) and not isinstance(nbytes, bool)
+    if not is_number or not 1 <= nbytes < math.inf:
         raise OptionError(f'{name}={value!r} is no number of bytes; give one, such as "16 GB"')
     return int(nbytes)
 

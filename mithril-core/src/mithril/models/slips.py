@@ -21,6 +21,11 @@ def explain_missing(component: Composition | Layer, name: str) -> str:
         return f"inputs: {listing(component.input_ports)}"
     inside, connection, path = _find(component, name)
     reader = inside.consumers[_first_reader(inside, connection)]
+    if _is_statistic(reader, inside, connection):
+        return (
+            f"'{path}{reader.name}'{at(reader.source)} keeps it from step to step, a running "
+            f"statistic; give its shape, too: '{name}': (channels,)"
+        )
     unread = [wire for wire in inside.open_outputs if "." not in wire]
     slips = [wire for wire in unread if is_slip(wire, connection)]
     if slips:
@@ -65,6 +70,13 @@ def _find(component: Composition, name: str) -> tuple[Composition, str, str]:
         if not isinstance(inside, Composition) or "." not in connection:
             return component, connection, path
         component, name, path = inside, port, f"{path}{reader.name}."
+
+
+def _is_statistic(reader: Member, inside: Composition, connection: str) -> bool:
+    if not isinstance(reader.component, Layer):
+        return False
+    kept = {port for port, _ in reader.component.definition.statistics.values()}
+    return _port(reader, inside, connection) in kept
 
 
 def _first_reader(component: Composition, connection: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from mithril.errors import OptionError, listing, nearest
 from mithril.ir.op import register
 from mithril.ir.operand import apply
+from mithril.keywords import checked_keywords
 from mithril.ops.definition import (
     ELEMENTWISE,
     Definition,
@@ -36,6 +37,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 _BY_PLACE = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
 
 
+@checked_keywords()
 def define_op(
     name: str,
     *,
@@ -128,7 +130,7 @@ def define_op(
     _check_factors(name, definition)
     positions = tuple(indices)
     _check_positions(name, definition, positions)
-    op_class = _op_class(name, given, definition, positions, _origin(sys._getframe(1)))
+    op_class = _op_class(name, given, definition, positions, _origin(sys._getframe(2)))
     return _function(register(op_class), given)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mithril.errors import PlanError, nearest
+from mithril.errors import OptionError, PlanError, nearest
 from mithril.ir import Alternative, Cause
 from mithril.plan import Collective, Plan, Pricing
 from mithril.plan.printer import consumer_of, over, times_of
@@ -22,8 +22,14 @@ def explain(plan: Plan, tensor: str | None = None) -> str:
         tensor: name of a parameter, input, output or layer output; None for all collectives.
 
     Raises:
+        OptionError: it is no name.
         PlanError: the plan knows no tensor of that name.
     """
+    if tensor is not None and not isinstance(tensor, str):
+        raise OptionError(
+            f"explain() takes the name of a tensor, not {tensor!r}; give one, such as "
+            f"'{plan.outputs[0].name}', or none"
+        )
     if tensor is not None:
         return _explain_tensor(plan, tensor)
     rows, is_timed = plan.collectives(), _is_timed(plan.pricing)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from mithril.cost import PlanMemory
-from mithril.errors import OptionError, PlanError
+from mithril.errors import PlanError
 from mithril.keywords import checked_keywords
 from mithril.models import Layer
 from mithril.models.composition import Composition
@@ -141,9 +141,4 @@ class PlanReports(ABC):
             OptionError: it is no name.
             PlanError: the plan knows no tensor of that name, or no shapes are known yet.
         """
-        if tensor is not None and not isinstance(tensor, str):
-            raise OptionError(
-                f"explain() takes the name of a tensor, not {tensor!r}; give one, such as "
-                f"'{self.outputs[0]}', or none"
-            )
         return explain(self.plan, tensor)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import filter as match_names
 from fnmatch import fnmatchcase
 
-from mithril.errors import MithrilError
+from mithril.errors import MithrilError, OptionError, nearest
 from mithril.ir import Graph, Node, Value
 from mithril.ir.rewrite import all_nodes, regions
 from mithril.mesh import MICRO, Mesh, Sharding, carry, coarse, coarsen
@@ -19,6 +20,9 @@ from mithril.mesh.spec import PartitionSpec
 from mithril.ops.constrain import Constrain
 from mithril.sharding.layout import UNSAID, Layout
 from mithril.sharding.search import Search
+
+GRADIENTS = "gradient"
+"""What names of gradients begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ def find_constraints(
         MeshError: a line of the user's code constrains a value to an axis that the mesh lacks.
         ShardingError: it splits a dimension that does not divide, and padding is refused.
     """
+    if search is not None and search.whole:
+        _check_patterns(search, graph)
     found = {value: _enter(value, layouts.get(value.name, UNSAID), mesh) for value in graph.inputs}
     outputs: dict[str, Layout] = {}
     for name, layout in layouts.items():
@@ -114,6 +120,25 @@ def find_constraints(
         found[value] = replace(found.get(value, UNSAID), home=home)
     gradients = dict(_find_gradients(graph, mesh, layouts))
     return Constraints(mesh, found, outputs, pads, gradients, search)
+
+
+def _check_patterns(search: Search, graph: Graph) -> None:
+    """Raise for a pattern of what is not to be split that no value has.
+
+    Gradients are values of some plans of a model, and not of others.
+
+    Raises:
+        OptionError: there is one.
+    """
+    made = (value for node in all_nodes(graph) for value in node.outputs)
+    names = {value.name for value in (*graph.inputs, *made)}
+    for pattern, axis in search.whole:
+        if not pattern.startswith(GRADIENTS) and not match_names(names, pattern):
+            raise OptionError(
+                f"partition_constraints['forbid'] has {(pattern, axis)!r}, and no parameter, input "
+                f"or value is called so{nearest(pattern, sorted(names))}; give a pattern that "
+                f"matches one"
+            )
 
 
 def _find_gradients(

@@ -120,7 +120,7 @@ def train(
         read_count(log_every, "log_every", 1, "steps"),
         evaluate,
         _read_every(evaluate_every, "evaluate_every", "evaluate", evaluate),
-        tuple(callbacks),
+        _read_callbacks(callbacks),
         save,
         _read_every(save_every, "save_every", "save", save),
     )
@@ -277,6 +277,20 @@ def _check_end(steps: int | None, start: int, batches: object) -> None:
         raise OptionError(
             f"start={start} is behind steps={steps}, the last step; give a larger number of steps"
         )
+
+
+def _read_callbacks(given: object) -> tuple[Callback, ...]:
+    """Return the functions that are called after each step.
+
+    Raises:
+        OptionError: they are no list of them.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise OptionError(
+            f"callbacks are {kind_of(given)}; give a list of functions of the number of the step, "
+            f"the state and the metrics: callbacks=[log]"
+        )
+    return tuple(given)
 
 
 def _check_functions(step: object, options: Options) -> None:

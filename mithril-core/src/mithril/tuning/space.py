@@ -8,6 +8,7 @@ tensor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -164,7 +165,9 @@ def vary_one(tuned: TunedModel, config: Config) -> Iterator[Config]:
         for kept in (*CHECKPOINTING, "selective", *FRACTIONS):
             yield replace(config, checkpointing=kept)
     if config.stages == config.microbatches == 1 and not tuned.has_stages:
-        yield replace(config, is_searched=True, zero=0, context="", splits_stream=False, has_experts=False)
+        yield replace(
+            config, is_searched=True, zero=0, context="", splits_stream=False, has_experts=False
+        )
     if can_split_stream(tuned, config):
         yield replace(config, splits_stream=not config.splits_stream)
     for context in filter(None, CONTEXTS if config.context else ()):
@@ -182,7 +185,8 @@ def _has_experts(tuned: TunedModel, config: Config) -> bool:
 
 
 def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return small + [number // n for n in reversed(small) if n * n != number]
 
 
 def _product(sizes: Sequence[int]) -> int:

@@ -85,7 +85,8 @@ class Dimension:
         return OptionError(f"{what} is {given}; give {self.name}, such as '{self.example}'")
 
 
-BYTES = Dimension("a number of bytes", "B", {**_DECIMAL, **_BINARY}, "80 GB")
+# Many write KB; what is written is kB.
+BYTES = Dimension("a number of bytes", "B", {**_DECIMAL, "K": _DECIMAL["k"], **_BINARY}, "80 GB")
 BANDWIDTH = Dimension("bytes a second", "B/s", {**_DECIMAL, **_BINARY}, "900 GB/s")
 TIME = Dimension("a time", "s", _SMALL, "2.5 us")
 WORK = Dimension("a number of operations", "FLOP", _DECIMAL, "1 GFLOP")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -24,6 +24,30 @@ FORMAT = "mithril strategy"
 VERSION = 1
 _SPECS = ("shardings", "in_shardings", "value_shardings")
 _SHAPES = ("parameters", "inputs")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_SINGLE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(
+        ("axis", "schedule", "context_parallel", "auto_partition"),
+        (_is_text, "a text, which may be empty"),
+    ),
+    "microbatch_size": (lambda n: n is None or _is_count(n), "a number of samples, or null"),
+    "accumulate": (_is_count, "a number of micro-batches, at least 1"),
+    "zero": (lambda n: type(n) is int and 0 <= n <= 3, "a stage from 0 to 3"),
+    "checkpointing": (
+        lambda x: _is_text(x) or (type(x) is float and 0 < x <= 1),
+        "a policy as checkpointing= takes it, or a fraction above 0",
+    ),
+}
+"""The fields that are one word or number: what each may be, and what that means."""
 
 
 def to_json(strategy: StrategyData) -> str:
@@ -77,15 +101,15 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-def read_file(path: Path) -> dict[str, Any]:
+def read_file(path: str | Path) -> dict[str, Any]:
     """Return the fields of the strategy in a file.
 
     Raises:
         OptionError: it cannot be read, or holds none.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, TypeError, UnicodeDecodeError) as error:
         raise OptionError(f"strategy '{path}' cannot be read; {error}") from error
     try:
         return from_json(text)
@@ -116,6 +140,7 @@ def _read_fields(content: dict[str, Any]) -> dict[str, Any]:
         for name in _SHAPES:
             found[name] = {n: tuple(map(_size, shape)) for n, shape in found[name].items()}
         found["mesh"] = {str(axis): _size(size) for axis, size in found["mesh"].items()}
+        _check_single(found)
         found["stages"] = {p: _stage(number) for p, number in found.get("stages", {}).items()}
         found["zero_axes"] = tuple(found.get("zero_axes", ()))
         found["findings"] = _findings_in(found.get("findings", {}))
@@ -129,6 +154,17 @@ def _read_fields(content: dict[str, Any]) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise OptionError(f"strategy has a field of the wrong form; {error!r}") from error
     return found
+
+
+def _check_single(content: Mapping[str, Any]) -> None:
+    """Raise unless the fields that are one word or number are such.
+
+    Raises:
+        OptionError: one is something else.
+    """
+    for name, (is_right, meaning) in _SINGLE.items():
+        if name in content and not is_right(content[name]):
+            raise OptionError(f"{name} is {content[name]!r}; give {meaning}")
 
 
 def _findings_in(content: Mapping[str, Any]) -> Findings:

@@ -66,7 +66,7 @@ class Strategy(StrategyData):
         Raises:
             OptionError: it cannot be read, holds no strategy, or one of a newer version.
         """
-        return Strategy(**read_file(Path(path)))
+        return Strategy(**read_file(path))
 
     def to_json(self) -> str:
         """Return it as JSON text."""
