@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from mithril.cli.app import app
 from typer.testing import CliRunner
@@ -17,6 +20,13 @@ def test_these_are_all_commands() -> None:
     told = CliRunner().invoke(app, ["--help"]).stdout.partition("Commands:")[2].splitlines()
     named = {line.split()[0] for line in told if line.strip() and not line.startswith("   ")}
     assert named == {command[0] for command in COMMANDS if command}
+
+
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mithril", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == CliRunner().invoke(app, ["--version"]).stdout.strip()
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

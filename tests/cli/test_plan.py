@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from mithril.cli.app import app
 from mithril.cost import Hardware
+from mithril.errors import OptionError
 from mithril.plan.serialize import plan_from_json
+from typer.testing import CliRunner
 
 from tests.cli.models_to_plan import SHAPES, run, script
 
@@ -99,3 +102,12 @@ def test_mistakes_are_one_line(script: Path, arguments: list[str], text: str) ->
     found = run("plan", *(argument.format(script) for argument in arguments))
     assert text in found
     assert found.count("\n") <= 1
+
+
+def test_a_page_that_cannot_be_written(script: Path, tmp_path: Path) -> None:
+    page = tmp_path / "none" / "plan.html"
+    told = CliRunner().invoke(
+        app, ["plan", f"{script}:split", "--mesh", MESH, "--shapes", SHAPES, "--html", str(page)]
+    )
+    assert isinstance(told.exception, OptionError)
+    assert str(told.exception).startswith(f"--html '{page}' cannot be written; ")

@@ -299,6 +299,16 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ml.OptionError,
         r"max_memory_per_device=-1 is no number of bytes; give one, such as \"16 GB\"",
     ),
+    "no finite number": (
+        lambda: searched(max_memory_per_device=float("nan")),
+        ml.OptionError,
+        r"max_memory_per_device=nan is no number of bytes; give one, such as \"16 GB\"",
+    ),
+    "forbidden nothing": (
+        constrained(forbid=[("left.*", "data")]),
+        ml.OptionError,
+        r"partition_constraints\['forbid'\] has \('left\.\*', 'data'\), and no parameter, input or value is called so",
+    ),
     "no unit": (
         constrained(max_all_reduce_size="16"),
         ml.OptionError,

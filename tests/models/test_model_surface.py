@@ -290,6 +290,17 @@ def test_a_wire_one_letter_off_an_unread_output_is_named(wrap: bool) -> None:
         model.summary({"x": (4, 6)})
 
 
+def test_statistics_that_are_left_out_are_told_from_other_inputs() -> None:
+    model = ml.Model()
+    model |= ml.BatchNorm(name="norm")(input="x", output="y")
+    with pytest.raises(
+        ml.GraphError,
+        match=r"'norm' \(.*\) keeps it from step to step, a running statistic; give its shape, too: "
+        r"'running_mean': \(channels,\)",
+    ):
+        ml.compile(model, ml.NumpyBackend(), shapes={"x": (4, 6)})
+
+
 def test_an_input_that_is_left_out_names_who_reads_it() -> None:
     lazy = ml.compile(regression(), ml.NumpyBackend())
     with pytest.raises(

@@ -258,3 +258,10 @@ def test_options_are_checked_when_the_op_is_used(moments: Define) -> None:
         OptionError, match="op 'moments' needs attribute 'order', a int; pass order=…"
     ):
         moments(x)
+
+
+def test_an_argument_that_define_op_does_not_have() -> None:
+    with pytest.raises(
+        OptionError, match=r"define_op\(\) has no option 'shape'; did you mean 'shapes'"
+    ):
+        ml.define_op("again", shape=lambda x: x, rule="elementwise")  # type: ignore[call-arg]

@@ -116,3 +116,15 @@ def test_no_times_are_shown_for_devices_that_no_profile_describes() -> None:
     assert "none describes 'npu'; no times are predicted" in text
     assert "all_to_all over x, 128 bytes, forward" in text
     assert " us " not in text
+
+
+def test_what_is_no_name_of_a_tensor() -> None:
+    model = ml.Model()
+    model |= ml.Linear(2, name="out")(input="x", output="y")
+    model += ml.MeanSquaredError()(input="y", output="loss")
+    shapes = {"x": (1, 2), "target": (1, 2)}
+    step = ml.train_step(model, ml.NumpyBackend(), ml.optim.sgd(0.1), shapes=shapes)
+    with pytest.raises(
+        ml.OptionError, match=r"explain\(\) takes the name of a tensor, not 3; give one"
+    ):
+        step.explain(3)  # type: ignore[arg-type]

@@ -310,6 +310,11 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "evaluate is a str, which is no function; give one",
     ),
     (
+        lambda: train(callbacks=print), ml.OptionError,
+        "callbacks are a builtin_function_or_method; give a list of functions of the number of the "
+        "step, the state and the metrics: callbacks=[log]",
+    ),
+    (
         lambda: train(callbacks=["print"]), ml.OptionError,
         "callback is a str, which is no function; give one",
     ),

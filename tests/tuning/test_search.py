@@ -13,7 +13,7 @@ from mithril.tuning.model import TunedModel
 from mithril.tuning.price import Price, price
 from mithril.tuning.recipes import make_by_recipe
 from mithril.tuning.search import Search
-from mithril.tuning.space import list_configs
+from mithril.tuning.space import _divisors, list_configs
 
 from tests.tuning.models import H100, TOKENS, make_deep, make_gpt, make_mlp
 
@@ -263,3 +263,8 @@ def test_bad_input() -> None:
         ml.auto_tune(model, H100, devices=4, measure=True, **options)
     with pytest.raises(ml.PlanError, match="finds no strategy in space 'pipeline' for 64 devices"):
         ml.auto_tune(model, H100, devices=64, strategy_space="pipeline", **options)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 12, 49, 97])
+def test_sizes_of_axes_divide_the_devices(devices: int) -> None:
+    assert _divisors(devices) == [n for n in range(1, devices + 1) if devices % n == 0]

@@ -123,6 +123,16 @@ def change(**fields: object) -> str:
         (change(zerro=1), "strategy has a field 'zerro', which says nothing here"),
         (change(mesh={"data": "two"}), "strategy has a field of the wrong form; "),
         (change(schedule="2f2b", axis="data"), "strategy says what cannot be; "),
+        (
+            change(microbatch_size="two"),
+            "microbatch_size is 'two'; give a number of samples, or null",
+        ),
+        (change(microbatch_size=-1), "microbatch_size is -1; give a number of samples"),
+        (change(accumulate=-1), "accumulate is -1; give a number of micro-batches, at least 1"),
+        (change(accumulate=None), "accumulate is None; give a number of micro-batches"),
+        (change(zero=4), "zero is 4; give a stage from 0 to 3"),
+        (change(schedule=["1f1b"]), "schedule is ['1f1b']; give a text, which may be empty"),
+        (change(checkpointing=-0.5), "checkpointing is -0.5; give a policy as checkpointing="),
         (change(findings={"objective": "speed"}), "strategy says what cannot be; findings"),
     ],
 )
@@ -138,6 +148,8 @@ def test_files_that_hold_no_strategy(text: str, error: str, tmp_path: Path) -> N
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ml.OptionError, match=r"strategy '.*none.json' cannot be read; "):
         ml.Strategy.load(tmp_path / "none.json")
+    with pytest.raises(ml.OptionError, match="strategy 'None' cannot be read; "):
+        ml.Strategy.load(None)  # type: ignore[arg-type]
 
 
 def test_another_mesh_and_another_model() -> None:
