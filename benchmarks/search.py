@@ -73,7 +73,10 @@ CASES = {
 
 
 PROGRAMS = {
-    f"{blocks} block{'s' * (blocks > 1)}, {axes} ax{'es' if axes > 1 else 'is'} of 8": (blocks, mesh)
+    f"{blocks} block{'s' * (blocks > 1)}, {axes} ax{'es' if axes > 1 else 'is'} of 8": (
+        blocks,
+        mesh,
+    )
     for axes, mesh, counts in ((1, ONE, (1, 2, 4, 8, 24)), (2, TWO, (1, 2, 4)), (3, THREE, (1,)))
     for blocks in counts
 }
@@ -133,7 +136,9 @@ def compare_with_program(name: str, problem: Problem, limit: float) -> bool:
     """
     program = solve_program(problem.domains, problem.tables, problem.limits, limit)
     mine, theirs = problem.answer.cost / MILLISECONDS, program.cost / MILLISECONDS
-    exact = "" if problem.answer.is_exact else f", at least {problem.answer.bound / MILLISECONDS:.6f}"
+    exact = (
+        "" if problem.answer.is_exact else f", at least {problem.answer.bound / MILLISECONDS:.6f}"
+    )
     print(f"{name}: {len(problem.domains)} variables, {len(problem.tables)} tables")
     print(f"  elimination      {problem.seconds:8.2f} s   {mine:14.6f} ms{exact}")
     print(

@@ -133,9 +133,7 @@ def _check_annotations(strategy: Strategy, said: Mapping[str, object]) -> None:
             )
 
 
-def set_values(
-    model: Composition | Layer, shardings: Mapping[str, PartitionSpec]
-) -> Composition:
+def set_values(model: Composition | Layer, shardings: Mapping[str, PartitionSpec]) -> Composition:
     """Return a model with values between its layers split; what it says of them itself stays.
 
     Raises:
