@@ -1,7 +1,8 @@
 """Configurations: the outer choices of a strategy, before anything is planned.
 
 Which mesh axis splits what, stages and micro-batches, ZeRO's stage, what is computed again. How
-each tensor is split on such a mesh is another question (`recipes`).
+each tensor is split on such a mesh is another question (`recipes`). What a step costs has the same
+figures whether it is estimated (`bound`) or planned (`price`).
 """
 
 from __future__ import annotations
