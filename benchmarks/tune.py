@@ -3,7 +3,11 @@
 A Llama of 70B parameters (Llama 3, arXiv 2407.21783, Table 3) on 4096 H100: `ml.auto_tune` with the core
 alone, for forward and backward, and with AdamW. It may take a minute, and 2 GB.
 
-    python -m benchmarks.tune
+With `--published NAME` what `ml.auto_tune` finds is held against how a model was split when it was trained
+(`benchmarks.published_strategies`), both priced alike: it may take no longer, and what it does otherwise is
+printed.
+
+    python -m benchmarks.tune [--published gpt3-175b | llama3-405b]
 """
 
 from __future__ import annotations
@@ -14,6 +18,9 @@ import sys
 import time
 
 import mithril as ml
+from mithril.runtime.strategy.difference import list_changes
+
+from benchmarks.published_strategies import PUBLISHED
 
 VOCABULARY, WIDTH, HIDDEN, LAYERS = 128256, 8192, 28672, 80
 HEADS, KEY_HEADS, HEAD = 64, 8, 128
@@ -65,11 +72,34 @@ def run(devices: int, hardware: str, optimizer: object) -> tuple[ml.Strategy, fl
     return found, time.perf_counter() - start
 
 
+def compare_with_published(name: str) -> bool:
+    """Print what is found for a published run, and say whether it takes no longer.
+
+    Args:
+        name: of the run.
+    """
+    run = PUBLISHED[name]()
+    published, cost = run.find_strategy()
+    found = run.tune()
+    more = cost.seconds / found.findings.seconds - 1
+    print(found)
+    print(
+        f"{name}: {found.findings.seconds:.2f} s a step; as published {cost.seconds:.2f} s, ",
+        end="",
+    )
+    print(f"{100 * more:+.1f} %, {'fits' if cost.fits else 'does not fit'}; otherwise are")
+    print("\n".join(map(str, list_changes(published, found))))
+    return found.findings.seconds <= cost.seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--published", choices=PUBLISHED, help="a run to compare with")
     parser.add_argument("--devices", type=int, default=4096)
     parser.add_argument("--hardware", default="h100-sxm")
     given = parser.parse_args()
+    if given.published:
+        sys.exit(not compare_with_published(given.published))
     is_good = True
     for name, optimizer in (("forward and backward", None), ("AdamW", ml.optim.adamw(1e-4))):
         found, seconds = run(given.devices, given.hardware, optimizer)

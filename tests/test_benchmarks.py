@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import gc
 import itertools
+from dataclasses import replace
 
 import mithril as ml
 import numpy as np
 import pytest
 from mithril.cli.gpt import Sizes
 
-from benchmarks import gpt_by_hand, numpy_gpt, numpy_mlp, planning, prediction_time, profiling
+from benchmarks import (
+    gpt_by_hand,
+    numpy_gpt,
+    numpy_mlp,
+    planning,
+    prediction_time,
+    profiling,
+    search,
+)
 from benchmarks.harness import Estimate, Limit, estimate, interleave, ratio, report
 
 
@@ -172,3 +181,16 @@ def test_every_strategy_of_the_gpt_is_another_plan():
         plans.add((str(plan.mesh), str(plan.bytes_by_axis()), len(plan.timetable.steps)))
         assert plan.timeline().seconds > 0, name
     assert len(plans) == 12
+
+
+def test_the_search_finds_what_the_integer_program_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("scipy.optimize")
+    problem = search.record_problem(lambda: search.plan_loop(1, search.ONE))
+    assert search.compare_with_program("one", problem, 60.0)
+    shown = capsys.readouterr().out
+    assert "elimination" in shown and "integer program" in shown
+    twice = 2 * problem.answer.cost
+    dearer = replace(problem, answer=replace(problem.answer, cost=twice, bound=twice))
+    assert not search.compare_with_program("one", dearer, 60.0)

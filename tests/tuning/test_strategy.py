@@ -47,6 +47,29 @@ def test_a_strategy_does_what_annotations_do() -> None:
     assert {p.name: p.sharding for p in mine.inputs} == {p.name: p.sharding for p in theirs.inputs}
 
 
+def test_values_between_layers_lie_as_a_strategy_says() -> None:
+    split = replace(MEGATRON, value_shardings={"h": P("data", "tensor")}, shardings={})
+    mine = compile_with(split, shapes={"x": (8, 16)}).plan
+    model = make_mlp()
+    model.shard({"h": P("data", "tensor")})
+    shapes = {"x": ml.TensorSpec((8, 16), sharding=P("data"))}
+    theirs = ml.compile(model, ml.NumpyBackend(MESH), shapes=shapes).plan
+    assert mine.list_issued() == theirs.list_issued() != ()
+    said = make_mlp()
+    said.shard({"h": P("data")})
+    kept = compile_with(split, said, shapes={"x": (8, 16)}).plan  # what the model says stays
+    assert kept.list_issued() != mine.list_issued()
+    lone = ml.Linear(4, name="l")
+    strategy = ml.Strategy(
+        mesh={"data": 2, "tensor": 2}, parameters={"weight": (4, 8), "bias": (4,)},
+        inputs={"input": (8, 8)}, value_shardings={"h": P("data")},
+    )  # fmt: skip
+    with pytest.raises(
+        ml.OptionError, match="partition_strategy splits values between layers, and"
+    ):
+        ml.compile(lone, ml.NumpyBackend(MESH), partition_strategy=strategy)
+
+
 def test_results_are_those_of_one_device() -> None:
     compiled = compile_with(MEGATRON)
     params = compiled.randomize_params(seed=0)
@@ -101,6 +124,7 @@ def test_files_keep_all_of_it(tmp_path: Path) -> None:
         MEGATRON, stages={"up": 0, "blocks": (0, 1)}, axis="tensor", schedule="1f1b",
         microbatch_size=2, zero=3, zero_axes=("data",), checkpointing=0.5,
         in_shardings={"x": P(("data", "tensor"), None)}, context_parallel="ring",
+        value_shardings={"h": P("data", "tensor")},
     )  # fmt: skip
     full.save(path)
     again = ml.Strategy.load(path)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mithril.ops.collective import AllGather, AllReduce, Permute
-from mithril.tuning.config import Config, Role
+from mithril.tuning.config import Config, Figures, Role
 from mithril.tuning.model import TunedModel
 from mithril.tuning.recipes import find_sequence
 
@@ -20,12 +20,12 @@ BACKWARD = 2
 """The backward of a product is two products of its size."""
 EXPOSED = 0.1
 """Of what goes to other stages so much is waited for, though there is work beside it."""
-KEPT = {"none": (1.0, 1.0), "selective": (0.4, 0.6), "all": (0.1, 0.0)}
+KEPT = {"none": (1.0, 1.0), "selective": (0.4, 0.6), "all": (0.06, 0.0)}
 """Which parts of results, and of what is gathered for products, live until the backward."""
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Figures):
     """What is known of a configuration without a plan.
 
     Args:
@@ -36,17 +36,8 @@ class Estimate:
         least_memory: no plan holds less.
     """
 
-    seconds: float
-    memory: float
-    bytes: float
     least_seconds: float
     least_memory: float
-
-    def cost(self, objective: str) -> float:
-        """Return the estimate of what an objective is about."""
-        if objective == "memory_usage":
-            return self.memory
-        return self.bytes if objective == "communication" else self.seconds
 
     def find_bound(self, objective: str) -> float:
         """Return the lower bound of what an objective is about."""
@@ -141,8 +132,9 @@ class _Estimator:
             # A sum is a scatter and a gather, of which half pass while the backward computes.
             # ZeRO 3 gathers in the forward and in the backward of each micro-batch instead.
             gathers = float(config.microbatches) if config.zero == 3 else 0.25
-            seconds += (0.25 + gathers) * one
-            sent += (0.5 + (gathers if config.zero == 3 else 0.5)) * nbytes
+            again = config.microbatches - 1 if config.zero == 2 else 0  # scattered each time
+            seconds += (0.25 + gathers + again) * one
+            sent += (0.5 + again + (gathers if config.zero == 3 else 0.5)) * nbytes
         return seconds, sent
 
     def _pass_on(self) -> tuple[float, float]:
@@ -205,6 +197,7 @@ class _Estimator:
         if config.splits_stream:  # what products of a split weight read is gathered, and kept
             read = sum(family.bytes for family in self.families)
             alive += gathered * read / tuned.activation_bytes
+        alive *= tuned.kept_share
         about = count(parts, 1.0) + alive * flight * activations / inside
         # An update may give up each gradient when it is done.
         return about, count(even, 0.0)

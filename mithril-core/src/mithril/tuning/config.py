@@ -1,7 +1,8 @@
 """Configurations: the outer choices of a strategy, before anything is planned.
 
 Which mesh axis splits what, stages and micro-batches, ZeRO's stage, what is computed again. How
-each tensor is split on such a mesh is another question (`recipes`).
+each tensor is split on such a mesh is another question (`recipes`). What a step costs has the same
+figures whether it is estimated (`bound`) or planned (`price`).
 """
 
 from __future__ import annotations
@@ -130,4 +131,25 @@ class Config:
         return ", ".join(said)
 
 
-__all__ = ["AxisRole", "Config", "Role"]
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a step costs, by an estimate or by a plan.
+
+    Args:
+        seconds: that it takes.
+        memory: bytes on the fullest device.
+        bytes: that a device sends.
+    """
+
+    seconds: float
+    memory: float
+    bytes: float
+
+    def cost(self, objective: str) -> float:
+        """Return what an objective is about."""
+        if objective == "memory_usage":
+            return float(self.memory)
+        return float(self.bytes) if objective == "communication" else self.seconds
+
+
+__all__ = ["AxisRole", "Config", "Figures", "Role"]

@@ -16,7 +16,7 @@ from mithril.cost.communication import find_start_up
 from mithril.cost.work import product_dtype
 from mithril.engine.planned import PlannedEngine
 from mithril.errors import MithrilWarning, PlanError
-from mithril.ir import Node, Phase, Value
+from mithril.ir import Checkpoint, Graph, Node, Phase, Value
 from mithril.ir.rewrite import walk
 from mithril.mesh import Mesh
 from mithril.models.composition import Composition
@@ -36,6 +36,7 @@ from mithril.runtime.specification import TensorSpec
 from mithril.runtime.training import train_step
 from mithril.runtime.training.optimizer import Optimizer
 from mithril.sharding.regions import links
+from mithril.transform.checkpoint import inline_checkpoints
 from mithril.tuning.config import AxisRole
 from mithril.tuning.dimensions import Family, choose_families, find_families
 from mithril.types import DType
@@ -126,8 +127,35 @@ class TunedModel:
 
     @cached_property
     def traced(self) -> Traced:
-        """The graph of its forward."""
+        """The graph of its forward, as it is planned: without borders of what is computed again."""
+        found = self._said
+        graph = inline_checkpoints(found.graph)
+        if graph is found.graph:
+            return found
+        new, old = {value.name: value for value in graph.values()}, set(found.graph.values())
+        named = {name: v for name, v in found.value_names.items() if v in old}
+        said = {v: wish for v, wish in found.value_annotations.items() if v in old}
+        return replace(
+            found,
+            graph=graph,
+            value_names={name: new[value.name] for name, value in named.items()},
+            value_annotations={new[value.name]: wish for value, wish in said.items()},
+        )
+
+    @cached_property
+    def _said(self) -> Traced:
         return self._probe.ask((), self._probe.read_kinds(self.shapes)).traced
+
+    @cached_property
+    def kept_share(self) -> float:
+        """The share of the bytes of results that the model does not say are computed again."""
+        again = sum(
+            _count_results(body) * times
+            for node, times in walk(self._said.graph)
+            if isinstance(node.op, Checkpoint)
+            for body in node.op.bodies
+        )
+        return max(0.0, 1.0 - again / self.activation_bytes) if self.activation_bytes else 1.0
 
     @cached_property
     def families(self) -> list[Family]:
@@ -274,13 +302,7 @@ class TunedModel:
     @cached_property
     def activation_bytes(self) -> float:
         """Bytes of all results of a forward of the whole batch, loops unrolled."""
-        nodes = (item for item in walk(self.traced.graph) if not item[0].op.bodies)
-        return sum(
-            float(times * value.type.nbytes)
-            for node, times in nodes
-            if not node.op.is_view
-            for value in node.outputs
-        )
+        return _count_results(self.traced.graph)
 
     @cached_property
     def border_bytes(self) -> float:
@@ -346,9 +368,9 @@ class TunedModel:
             memory: bytes of parameters that a stage may hold.
         """
         assert isinstance(self.component, Composition)
-        units = list_units(self.component, self.layer_costs, stages)
-        limit = memory if sum(unit.bytes for unit in units) > memory else math.inf
+        limit = memory if sum(self.layer_costs.bytes.values()) > memory else math.inf
         if (stages, limit) not in self._cuts:
+            units = list_units(self.component, self.layer_costs, stages)
             try:
                 self._cuts[stages, limit] = cut_optimally(units, stages, limit).places
             except PlanError:
@@ -366,6 +388,16 @@ class TunedModel:
     def options(self) -> dict[str, Any]:
         """Return what every plan of it is compiled with."""
         return {"shapes": dict(self.shapes), "precision": self.precision}
+
+
+def _count_results(graph: Graph) -> float:
+    """Return the bytes of all results of a graph, loops unrolled."""
+    return sum(
+        float(times * value.type.nbytes)
+        for node, times in walk(graph)
+        if not node.op.bodies and not node.op.is_view
+        for value in node.outputs
+    )
 
 
 @contextmanager

@@ -13,11 +13,12 @@ from mithril.runtime.backend import Backend
 from mithril.runtime.compiling import compile
 from mithril.runtime.strategy import Strategy
 from mithril.runtime.training import train_step
+from mithril.tuning.config import Figures
 from mithril.tuning.model import TunedModel, unfit_plans
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class Price(Figures):
     """What the plan of a strategy costs.
 
     Args:
@@ -27,16 +28,9 @@ class Price:
         fits: whether devices have so much memory.
     """
 
-    seconds: float
     memory: int
     bytes: int
     fits: bool
-
-    def cost(self, objective: str) -> float:
-        """Return what an objective is about."""
-        if objective == "memory_usage":
-            return float(self.memory)
-        return float(self.bytes) if objective == "communication" else self.seconds
 
 
 def price(tuned: TunedModel, strategy: Strategy) -> Price | str:

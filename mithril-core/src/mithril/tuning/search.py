@@ -7,8 +7,9 @@ its bounds are part of the bound that is told.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from mithril.runtime.strategy import Alternative, Findings, Strategy
@@ -17,10 +18,15 @@ from mithril.tuning.config import Config
 from mithril.tuning.model import TunedModel
 from mithril.tuning.price import Price, price
 from mithril.tuning.recipes import Maker, make_strategy
-from mithril.tuning.space import vary_one
+from mithril.tuning.space import as_searched, is_flat, vary_one
 
 SEARCH_SECONDS = 40.0
-"""A search plans no longer than that, however large the budget: plans may take seconds."""
+"""A search plans no longer than that, however large the budget: plans may take seconds.
+
+They are the processor's, so that what is found depends little on what else the machine does.
+"""
+WITHOUT_ANY = 5.0
+"""So many times longer it goes on where nothing has fitted yet."""
 PATIENCE = 12
 """So many plans in a row that are no better end it, too."""
 SHOWN = 8
@@ -55,7 +61,8 @@ class Search:
     Args:
         tuned: the model.
         make: from outer choices to a strategy.
-        budget: seconds.
+        budget: seconds of the clock.
+        seconds: of the processor.
         patience: so many plans in a row that are no better end it.
         searches: whether an exact search may split the tensors, too.
         tell: is told how many candidates there are and how many are done, and the best.
@@ -63,7 +70,8 @@ class Search:
 
     tuned: TunedModel
     make: Maker = make_strategy
-    budget: float = SEARCH_SECONDS
+    budget: float = math.inf
+    seconds: float = SEARCH_SECONDS
     patience: int = PATIENCE
     searches: bool = True
     tell: Callable[[int, int, Candidate | None], None] = lambda total, done, best: None
@@ -78,6 +86,7 @@ class Search:
     _seen: set[Config] = field(default_factory=set)
     _late: int = 0
     _start: float = 0.0
+    _begin: float = 0.0
 
     def run(self, configs: Iterable[Config]) -> list[Candidate]:
         """Return what was planned, the best first: what fits before what does not.
@@ -85,7 +94,7 @@ class Search:
         Args:
             configs: of the space.
         """
-        self._start = time.monotonic()
+        self._start, self._begin = time.monotonic(), time.process_time()
         waiting = self.waiting = self._order(configs)
         self.considered = len(waiting)
         self.least_memory = min((c.estimate.least_memory for c in waiting), default=0.0)
@@ -95,7 +104,7 @@ class Search:
         before: Candidate | None = None
         while self.best is not None and self.best is not before:  # one thing otherwise
             before = self.best
-            for candidate in self._order(vary_one(self.tuned, before.config)):
+            for candidate in self._order(self._list_rivals(before)):
                 is_allowed = self.searches or not candidate.config.is_searched
                 if is_allowed and candidate.config not in self._seen:
                     self.considered += 1
@@ -114,7 +123,7 @@ class Search:
         ):
             self.pruned += 1
             return
-        is_over = bool(self.planned) and time.monotonic() - self._start > self.budget
+        is_over = bool(self.planned) and self._is_over()
         is_enough = self.best is not None and self._late >= self.patience
         if is_over or is_enough:
             self.unplanned.append(candidate)
@@ -128,6 +137,22 @@ class Search:
         # Less than a hundredth is no reason to go on.
         self._late = 0 if cost < 0.99 * limit else self._late + 1
         self.best = found if cost < limit else self.best
+
+    def _is_over(self) -> bool:
+        """Return whether the time for plans is over."""
+        most = self.seconds * (1.0 if self.best is not None else WITHOUT_ANY)
+        is_late = time.monotonic() - self._start > self.budget
+        return is_late or time.process_time() - self._begin > most
+
+    def _list_rivals(self, best: Candidate) -> Iterator[Config]:
+        """Yield what does one thing otherwise than the best, and the best mesh without stages.
+
+        On that mesh the exact search splits tensors, which the best may say nothing of.
+        """
+        yield from vary_one(self.tuned, best.config)
+        flat = [c for c in (*self.planned, *self.waiting) if is_flat(self.tuned, c.config)]
+        if flat:
+            yield as_searched(min(flat, key=lambda c: c.cost(self.tuned.objective)).config)
 
     def _order(self, configs: Iterable[Config]) -> list[Candidate]:
         """Return the candidates, the best estimate first; what is about to fit before the rest."""

@@ -164,10 +164,8 @@ def vary_one(tuned: TunedModel, config: Config) -> Iterator[Config]:
     if not tuned.is_forward:
         for kept in (*CHECKPOINTING, "selective", *FRACTIONS):
             yield replace(config, checkpointing=kept)
-    if config.stages == config.microbatches == 1 and not tuned.has_stages:
-        yield replace(
-            config, is_searched=True, zero=0, context="", splits_stream=False, has_experts=False
-        )
+    if is_flat(tuned, config):
+        yield as_searched(config)
     if can_split_stream(tuned, config):
         yield replace(config, splits_stream=not config.splits_stream)
     for context in filter(None, CONTEXTS if config.context else ()):
@@ -176,6 +174,18 @@ def vary_one(tuned: TunedModel, config: Config) -> Iterator[Config]:
         samples = tuned.batch // config.size(Role.data)
         if count >= 1 and samples % count == 0 and count >= config.size(Role.pipeline):
             yield replace(config, microbatches=count)
+
+
+def is_flat(tuned: TunedModel, config: Config) -> bool:
+    """Return whether a configuration has neither stages nor micro-batches."""
+    return config.stages == config.microbatches == 1 and not tuned.has_stages
+
+
+def as_searched(config: Config) -> Config:
+    """Return a configuration in which an exact search splits the tensors on the same mesh."""
+    return replace(
+        config, is_searched=True, zero=0, context="", splits_stream=False, has_experts=False
+    )
 
 
 def _has_experts(tuned: TunedModel, config: Config) -> bool:
@@ -196,4 +206,4 @@ def _product(sizes: Sequence[int]) -> int:
     return found
 
 
-__all__ = ["SEARCHED", "SPACES", "list_configs", "vary_one"]
+__all__ = ["SEARCHED", "SPACES", "as_searched", "is_flat", "list_configs", "vary_one"]

@@ -20,7 +20,7 @@ from mithril.runtime.training.optimizer import Optimizer, check_optimizer
 from mithril.tuning.measure import can_measure, check_measurable, measure_best
 from mithril.tuning.model import TunedModel
 from mithril.tuning.progress import Progress
-from mithril.tuning.search import SEARCH_SECONDS, Search
+from mithril.tuning.search import Search
 from mithril.tuning.space import SEARCHED, SPACES, list_configs
 from mithril.types import to_python
 from mithril.units import format_bytes
@@ -110,7 +110,7 @@ def auto_tune(
         backend if isinstance(backend, Backend) else None,
     )
     measures = _read_measure(measure, backend)
-    planning = min(SEARCH_SECONDS, budget * (PLANNING_SHARE if measures else 1.0))
+    planning = budget * (PLANNING_SHARE if measures else 1.0)
     with Progress(progress) as bar:
         search = Search(
             tuned, budget=planning, tell=bar.show_planned, searches=strategy_space in SEARCHED

@@ -78,30 +78,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class StrategyData:
-    """What a `Strategy` says.
-
-    Args:
-        mesh: size of each mesh axis, in order.
-        parameters: shape of each parameter of the model that it is for.
-        inputs: shape of each input that it was found for; other sizes may be passed.
-        shardings: how parameters are split, by name; those of which nothing is said lie as the plan
-            wants them.
-        in_shardings: how inputs are split, by name.
-        value_shardings: how values between layers are split, by name, as `model.shard` says it.
-        stages: the stage of each layer, by path, or those of a `Repeat`, which is cut.
-        axis: the mesh axis the stages go along; empty without stages.
-        schedule: of the stages; empty for the default.
-        microbatch_size: samples of a micro-batch, of each replica; None where a batch is not cut.
-        accumulate: into how many micro-batches a batch is cut, without stages.
-        zero: ZeRO's stage; 1 has an effect in a train step alone.
-        zero_axes: mesh axes over which it splits.
-        checkpointing: what the backward computes again, as `compile` takes it.
-        context_parallel: what attention does where its sequence comes split; empty for what the
-            layers say.
-        auto_partition: for which objective the shardings of which nothing is said are searched when
-            the model is compiled (`docs/search.md`); empty for no search.
-        findings: what the search knew of it.
-    """
+    """The fields of a `Strategy`, which says what they are, and what they are for."""
 
     mesh: Mapping[str, int]
     parameters: Mapping[str, Shape]
