@@ -1,9 +1,9 @@
 """What a row of the matrix is: a model with sizes drawn from a seed, a backend, a parallelism, a kind.
 
-Sizes are drawn again until a training step multiplies and adds between `LEAST` and `MOST` numbers,
-which takes some 10 to 300 ms of a processor; nothing else is asked of them, and no sizes are fixed.
-Every row has sizes of its own. `ways_of` says which combinations exist: those that somebody can write
-by hand, beside which there is something to compare. Not in the matrix are
+Sizes are drawn again until a call multiplies and adds between `LEAST` and `MOST` numbers, which takes
+some 10 to 300 ms of a processor; nothing else is asked of them, and none are fixed but blocks and batch of
+a pipeline. Every row has sizes of its own. `ways_of` says which combinations exist: those that somebody can
+write by hand, beside which there is something to compare. Not in the matrix are
 
 - NumPy: all but MLP, GPT and long sequences on one device; nobody writes the others' backward by hand;
 - MLX: a mixture of experts, and more than one device (`mlx_gpt --ranks` compares that);
@@ -24,6 +24,8 @@ from itertools import cycle
 
 LEAST, MOST = 0.4e9, 5e9
 FORWARD, STEP = "forward", "step"
+FORWARD_SHARE = 1 / 3
+"""Of a step's cost is the forward."""
 ONE, DATA, FSDP, TENSOR, DATA_TENSOR = "one", "data", "fsdp", "tensor", "data-tensor"
 PIPELINE = "pipeline"
 BACKENDS = ("torch", "jax", "mlx", "numpy")
@@ -71,6 +73,12 @@ class Row:
         for size in MESHES[self.parallelism].values():
             devices *= size
         return devices
+
+    @property
+    def cost(self) -> float:
+        """How many numbers a call multiplies and adds, roughly."""
+        step = FAMILIES[self.model].cost(self.sizes)
+        return step * FORWARD_SHARE if self.kind == FORWARD else step
 
     @property
     def title(self) -> str:
@@ -274,7 +282,8 @@ def list_rows(seed: int, least: float = LEAST, most: float = MOST) -> list[Row]:
 
     def draw(model: str, backend: str, way: str, kind: str) -> Row:
         key = f"{backend} {way} {kind} {seed}"
-        sizes = draw_sizes(model, key, FIXED.get(way, {}), least, most)
+        share = FORWARD_SHARE if kind == FORWARD else 1
+        sizes = draw_sizes(model, key, FIXED.get(way, {}), least / share, most / share)
         return Row(model, backend, way, kind, seed, sizes)
 
     return [
