@@ -23,7 +23,7 @@ def test_sizes_follow_from_the_seed_and_from_nothing_else():
     rows = list_rows(5)
     assert rows == list_rows(5)
     assert all(a.sizes != b.sizes for a, b in zip(rows, list_rows(6), strict=True))
-    assert all(LEAST <= FAMILIES[row.model].cost(row.sizes) <= MOST for row in rows)
+    assert all(0.99 * LEAST <= row.cost <= 1.01 * MOST for row in rows)  # but for rounding
     assert len({row.title for row in rows}) == len(rows)
     assert {row.backend for row in rows} == {*BACKENDS}
     assert {row.model for row in rows if row.backend == "torch"} == {*FAMILIES}
@@ -52,7 +52,7 @@ def test_both_sides_on_numpy_agree(model: str, kind: str):
 
 
 def test_what_is_measured_of_a_row():
-    times = row.run(tiny("mlp", "numpy"), seconds=0.01)
+    times = row.run(tiny("mlp", "numpy"), seconds=0)
     assert {name: len(samples) for name, samples in times.items()} == {
         "mithril": contest.FEWEST, "by hand": contest.FEWEST,
         "first call of mithril": 1, "first call of by hand": 1,

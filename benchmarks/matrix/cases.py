@@ -1,9 +1,9 @@
 """What a row of the matrix is: a model with sizes drawn from a seed, a backend, a parallelism, a kind.
 
-Sizes are drawn again until a training step multiplies and adds between `LEAST` and `MOST` numbers,
-which takes some 10 to 300 ms of a processor; nothing else is asked of them, and no sizes are fixed.
-Every row has sizes of its own. `ways_of` says which combinations exist: those that somebody can write
-by hand, beside which there is something to compare. Not in the matrix are
+Sizes are drawn again until a call multiplies and adds between `LEAST` and `MOST` numbers, which takes
+some 10 to 300 ms of a processor; nothing else is asked of them, and none are fixed but blocks and batch of
+a pipeline. Every row has sizes of its own. `ways_of` says which combinations exist: those that somebody can
+write by hand, beside which there is something to compare. Not in the matrix are
 
 - NumPy: all but MLP, GPT and long sequences on one device; nobody writes the others' backward by hand;
 - MLX: a mixture of experts, and more than one device (`mlx_gpt --ranks` compares that);
@@ -11,7 +11,7 @@ by hand, beside which there is something to compare. Not in the matrix are
 - tensor parallelism but of MLP, GPT and Llama;
 - FSDP of BatchNorm on PyTorch, whose peer takes statistics of a device's part of the batch, and data
   parallelism with it and of a mixture of experts there, for the same reason;
-- pipelines, experts and rings on JAX and PyTorch (`torch_pipeline` compares a pipeline).
+- pipelines but of a GPT on PyTorch, experts on several devices, and rings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from itertools import cycle
 
 LEAST, MOST = 0.4e9, 5e9
 FORWARD, STEP = "forward", "step"
+FORWARD_SHARE = 1 / 3
+"""Of a step's cost is the forward."""
 ONE, DATA, FSDP, TENSOR, DATA_TENSOR = "one", "data", "fsdp", "tensor", "data-tensor"
+PIPELINE = "pipeline"
 BACKENDS = ("torch", "jax", "mlx", "numpy")
 MESHES: Mapping[str, Mapping[str, int]] = {
     ONE: {},
@@ -32,8 +35,13 @@ MESHES: Mapping[str, Mapping[str, int]] = {
     FSDP: {"data": 2},
     TENSOR: {"tensor": 2},
     DATA_TENSOR: {"data": 2, "tensor": 2},
+    PIPELINE: {"pipeline": 4},
 }
 """The mesh of each parallelism."""
+MICROBATCHES = 8
+"""Of a pipeline."""
+FIXED: Mapping[str, Mapping[str, int]] = {PIPELINE: {"layers": 4, "batch": 16}}
+"""Sizes that a parallelism asks for: a block for each stage, two samples in each micro-batch."""
 
 Sizes = Mapping[str, int]
 
@@ -65,6 +73,12 @@ class Row:
         for size in MESHES[self.parallelism].values():
             devices *= size
         return devices
+
+    @property
+    def cost(self) -> float:
+        """How many numbers a call multiplies and adds, roughly."""
+        step = FAMILIES[self.model].cost(self.sizes)
+        return step * FORWARD_SHARE if self.kind == FORWARD else step
 
     @property
     def title(self) -> str:
@@ -237,11 +251,13 @@ NEED_WHOLE_BATCH = ("resnet", "resnet-channels-last", "moe")
 """Models whose loss of a batch is not the mean of the losses of its parts."""
 
 
-def draw_sizes(model: str, key: str, least: float = LEAST, most: float = MOST) -> dict[str, int]:
+def draw_sizes(
+    model: str, key: str, fixed: Sizes, least: float = LEAST, most: float = MOST
+) -> dict[str, int]:
     """Return sizes of a model within bounds of its cost, the same for the same key."""
     family, rng = FAMILIES[model], random.Random(f"{model} {key}")
     while True:
-        sizes = family.draw(rng)
+        sizes = {**family.draw(rng), **fixed}
         if least <= family.cost(sizes) <= most:
             return sizes
 
@@ -256,14 +272,18 @@ def ways_of(model: str, backend: str) -> tuple[str, ...]:
     if backend == "mlx":
         return (ONE,) if model != "moe" else ()
     spread = () if backend == "torch" and model in NEED_WHOLE_BATCH else (DATA, FSDP)
-    return (ONE, *spread, *((TENSOR, DATA_TENSOR) if model in WITH_TENSOR else ()))
+    tensor = (TENSOR, DATA_TENSOR) if model in WITH_TENSOR else ()
+    staged = (PIPELINE,) if (model, backend) == ("gpt", "torch") else ()
+    return (ONE, *spread, *tensor, *staged)
 
 
 def list_rows(seed: int, least: float = LEAST, most: float = MOST) -> list[Row]:
     """Return all rows of the matrix, with sizes drawn from a seed within bounds of their costs."""
 
     def draw(model: str, backend: str, way: str, kind: str) -> Row:
-        sizes = draw_sizes(model, f"{backend} {way} {kind} {seed}", least, most)
+        key = f"{backend} {way} {kind} {seed}"
+        share = FORWARD_SHARE if kind == FORWARD else 1
+        sizes = draw_sizes(model, key, FIXED.get(way, {}), least / share, most / share)
         return Row(model, backend, way, kind, seed, sizes)
 
     return [

@@ -21,7 +21,7 @@ from mithril.cli.gpt import megatron
 from mithril.trees import flatten
 
 from benchmarks.harness import interleave
-from benchmarks.matrix.cases import FSDP, STEP, Row
+from benchmarks.matrix.cases import FSDP, MICROBATCHES, PIPELINE, STEP, Row
 from benchmarks.matrix.models import make_data, make_model, split_layers, statistics_of
 from benchmarks.sides import Times
 from benchmarks.training_cases import CHECKED, DECAY, RATE
@@ -65,7 +65,9 @@ def take_time(function: Callable[[], object]) -> float:
 
 
 def annotate(model: ml.Model, row: Row, backend: ml.Backend) -> ml.Model:
-    """Split a model over the mesh axis `tensor`, where there is one, after Megatron."""
+    """Split a model over `tensor` after Megatron, or cut a GPT into stages, as the mesh has axes."""
+    if "pipeline" in backend.mesh.names:
+        return cut(model, backend.mesh.sizes["pipeline"])
     if "tensor" not in backend.mesh.names:
         return model
     if row.model == "mlp":
@@ -76,6 +78,26 @@ def annotate(model: ml.Model, row: Row, backend: ml.Backend) -> ml.Model:
     if row.model == "llama":
         model.shard({"*.mlp.gate.weight": ml.P("tensor", None)})
     return model
+
+
+def cut(model: ml.Model, stages: int) -> ml.Model:
+    """Give each stage a block of a GPT; the first has what comes before, the last what is behind."""
+    model.stage("*", stages - 1)
+    for name in ("gpt.embed", "gpt.position"):
+        model.stage(name, 0)
+    for number in range(stages):
+        model.stage(f"gpt.block{number}", number)
+    return model
+
+
+def options_of(row: Row) -> dict[str, Any]:
+    """Return the options of `compile` and `train_step` that a parallelism asks for."""
+    if row.parallelism == FSDP:
+        return {"zero": 3}
+    if row.parallelism == PIPELINE:
+        size = row.sizes["batch"] // MICROBATCHES
+        return {"pipeline": ml.PipelineOptions(schedule="1f1b", microbatch_size=size)}
+    return {}
 
 
 class Ours:
@@ -109,7 +131,7 @@ class Ours:
         if self._is_step:
             self._call = ml.train_step(
                 model, self._backend, ml.optim.adamw(RATE, weight_decay=DECAY), shapes=shapes,
-                zero=3 if row.parallelism == FSDP else 0, metrics=(),
+                metrics=(), **options_of(row),
             )  # fmt: skip
         else:
             self._call = ml.compile(
@@ -154,8 +176,7 @@ class Ours:
         inputs = {**self.batch, **self._draw_statistics()}
         params = self.state.params if self._is_step else self.params
         compiled = ml.compile(
-            model, backend, shapes=inputs, outputs=["loss"],
-            zero=3 if row.parallelism == FSDP else 0,
+            model, backend, shapes=inputs, outputs=["loss"], **options_of(row)
         )  # fmt: skip
         outputs, gradients = compiled.evaluate(params, inputs, {"loss": backend.ones()})
         return float(outputs["loss"].item()), {n: x.numpy() for n, x in gradients.items()}

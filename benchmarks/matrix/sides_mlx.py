@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -90,21 +90,23 @@ def by_hand(row: Row, params: Params, is_compiled: bool) -> Side:
             mx.eval(loss)
             return loss
 
-    def held() -> Iterable[mx.array]:
-        return [x for _, x in tree_flatten([kept, inputs]) if isinstance(x, mx.array)]
-
     first = take_time(run)
-    return Side(run, lambda: float(run().item()), count_peak(run, held), first)
+    peak = count_peak(run, lambda: [kept, inputs])
+    return Side(run, lambda: float(run().item()), peak, first)
 
 
-def count_peak(
-    run: Callable[[], object], held: Callable[[], Iterable[mx.array]]
-) -> Callable[[], int]:
-    """Return what counts the most bytes alive in a call: those held, and what it takes besides."""
+def count_peak(run: Callable[[], object], held: Callable[[], list[Any]]) -> Callable[[], int]:
+    """Return what counts the most bytes alive in a call: those held, and what it takes besides.
+
+    Args:
+        run: makes the call.
+        held: returns trees of all arrays that are held between calls.
+    """
 
     def count() -> int:
         run()
-        before, own = mx.get_active_memory(), sum(x.nbytes for x in held())
+        arrays = [x for _, x in tree_flatten(held()) if isinstance(x, mx.array)]
+        before, own = mx.get_active_memory(), sum(x.nbytes for x in arrays)
         mx.reset_peak_memory()
         run()
         return own + mx.get_peak_memory() - before

@@ -2,12 +2,14 @@
 
 By hand these are `DistributedDataParallel` with buckets of several sizes, FSDP2 around blocks and
 around the whole, and tensor parallelism after Megatron, written by hand and by `parallelize_module`;
-both kinds together are Megatron by hand inside `DistributedDataParallel`.
+both kinds together are Megatron by hand inside `DistributedDataParallel`. A pipeline is PyTorch's own, in
+the order of 1F1B on both sides; there a call ends when it has ended on all ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,11 +18,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.matrix.by_hand_torch import list_blocks, make_module
-from benchmarks.matrix.cases import DATA, DATA_TENSOR, FSDP, MESHES, Row
+from benchmarks.matrix.cases import DATA, DATA_TENSOR, FSDP, MESHES, MICROBATCHES, PIPELINE, Row
 from benchmarks.matrix.contest import (
     MITHRIL,
     Side,
@@ -32,6 +35,7 @@ from benchmarks.matrix.contest import (
 from benchmarks.matrix.models import split_layers
 from benchmarks.matrix.sides_torch import differentiate, open_ours, read_inputs
 from benchmarks.torch_by_hand import tensor_parallel
+from benchmarks.torch_pipeline import ended, part_of
 from benchmarks.torch_sides import hand_in, together
 from benchmarks.training_torch import by_hand, fused, list_held, mean_of, peak_of
 
@@ -59,6 +63,11 @@ def contest(row: Row) -> dict[str, Side]:
     check_gradients(ours.differentiate(), differentiate(row, ours.start))
     first = ours.planning + take_time(ours.run)
     sides = {MITHRIL: Side(ours.run, ours.loss, partial(peak_of, ours.run, ours.list_held), first)}
+    if row.parallelism == PIPELINE:
+        ours_too = replace(sides[MITHRIL], run=ended(ours.run))
+        sides = {MITHRIL: ours_too, "Schedule1F1B": stage_of(row, make_module(row, ours.start))}
+        check_losses(sides)
+        return sides
     sizes = MESHES[row.parallelism]
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     for name, prepare in list_ways(row, mesh).items():
@@ -114,6 +123,43 @@ def shard(mesh: DeviceMesh, module: nn.Module) -> nn.Module:
 def shard_whole(mesh: DeviceMesh, module: nn.Module) -> nn.Module:
     """Return a module that is gathered at once."""
     return fully_shard(module, mesh=mesh)
+
+
+# ------------------------------------------------------------------ a pipeline
+
+
+def stage_of(row: Row, module: Any) -> Side:
+    """Return the side of `torch.distributed.pipelining` in the order of 1F1B, called once."""
+    rank, inputs = dist.get_rank(), read_inputs(row)
+    last = row.ranks - 1
+    own = part_of(module, rank)
+
+    def loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+    stage = PipelineStage(own, rank, row.ranks, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=loss)
+    optimizer = fused(own.parameters())
+
+    @ended
+    def run() -> float:
+        optimizer.zero_grad(set_to_none=True)
+        losses: list[torch.Tensor] = []
+        if rank == last:
+            schedule.step(target=inputs[1], losses=losses)
+        else:
+            schedule.step(*([inputs[0]] if rank == 0 else []))
+        optimizer.step()
+        return float(torch.stack(losses).mean()) if losses else 0.0
+
+    def told() -> float:
+        found = torch.tensor(run())
+        dist.broadcast(found, last)
+        return float(found)
+
+    first = take_time(run)
+    held = partial(list_held, own, optimizer, inputs)
+    return Side(run, told, partial(peak_of, run, held), first)
 
 
 # ------------------------------------------------------------------ Megatron

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.matrix import __main__ as matrix
 from benchmarks.matrix import sides_torch
-from benchmarks.matrix.cases import DATA, DATA_TENSOR, FAMILIES, FSDP, TENSOR
+from benchmarks.matrix.cases import (
+    DATA,
+    DATA_TENSOR,
+    FAMILIES,
+    FIXED,
+    FSDP,
+    PIPELINE,
+    TENSOR,
+)
 from tests.matrix_rows import tiny
 
 
@@ -30,8 +40,13 @@ def test_a_compiled_side_agrees():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "parallelism"),
-    [("mlp", DATA), ("llama", FSDP), ("gpt", TENSOR), ("mlp", TENSOR), ("llama", DATA_TENSOR)],
-)
+    [
+        ("mlp", DATA), ("lstm", DATA), ("llama", FSDP), ("unet", FSDP), ("gpt", TENSOR),
+        ("mlp", TENSOR), ("llama", DATA_TENSOR), ("gpt", PIPELINE),
+    ],
+)  # fmt: skip
 def test_sides_agree_on_ranks(model: str, parallelism: str):
-    found = matrix.run_row(tiny(model, "torch", parallelism), 0.01)
+    row = tiny(model, "torch", parallelism)
+    row = replace(row, sizes={**row.sizes, **FIXED.get(parallelism, {})})
+    found = matrix.run_row(row, 0.01)
     assert isinstance(found, matrix.Found), found
