@@ -5,13 +5,14 @@ the least entries of all tables is a lower bound. Going forward and backward thr
 each takes what its tables cost at least and hands it on in equal shares, which never lowers the
 bound (Werner, "A linear programming approach to max-sum problem", 2007).
 
-Models repeat, and what is shifted in one block may be shifted in all that are like it. Variables are
-put in groups; two pairs of variables are alike if their costs are one array and their ends are in
-the same groups, and have the same messages. Whatever the messages are, the bound is one, so groups
-may be coarse: those of variables that look alike so many steps around (Weisfeiler and Leman, 1968).
-The first and last blocks then share groups with others that have more around them; a group hands on
-what all of its variables can spare, so the bound still never falls. It ends up lower than with a
-group for each variable, which goes on from there.
+Models repeat, and what is shifted in one block may be shifted in all that are like it. Variables
+are put in groups; two pairs of variables are alike if their costs are one array and their ends are
+in the same groups, and have the same messages. Whatever the messages are, the bound is one, so
+groups may be coarse: those of variables that look alike so many steps around (Weisfeiler and Leman,
+"The reduction of a graph to canonical form", 1968). The first and last blocks then share groups
+with others that have more around them; a group hands on what all of its variables can spare, so the
+bound still never falls. It ends up lower than with a group for each variable, which goes on from
+there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The order in which variables are eliminated: the one whose elimination makes the least table.
 
 A variable's size is that of the table its elimination adds up: the product of the domains of the
-variable and of its neighbours, which it shares a table with. The queue holds a pair (size, variable)
-for each size a variable ever had; one that is no longer true is passed over.
+variable and of its neighbours, which it shares a table with. The queue holds a pair (size,
+variable) for each size a variable ever had; one that is no longer true is passed over.
 """
 
 from __future__ import annotations
