@@ -22,7 +22,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from mithril.cost import Hardware, collective_seconds, describe_emulation
 from mithril.errors import PlanError
@@ -76,10 +76,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Moves from one sharding to another and their price in picoseconds."""
+    """Moves from one sharding to another, their price in picoseconds, and how many are exchanges."""
 
     moves: tuple[Move, ...]
     price: int
+    collectives: int
 
 
 Step = tuple[int, int, int, Move]
@@ -225,6 +226,7 @@ class Resharder:
         queue: list[tuple[int, int, int, int, Trail]]
         queue = [(0, 0, next(order), steps.number(start), None)]
         done: set[int] = set()
+        reached = (math.inf, 0)  # what is no better would be looked at after the goal
         while queue:
             price, count, _, here, trail = heapq.heappop(queue)
             if here == end:
@@ -235,19 +237,15 @@ class Resharder:
             if here not in steps.known:
                 steps.known[here] = self._find_steps(here, steps, goal, type, is_even)
             for number, is_collective, after, move in steps.known[here]:
-                if after not in done:
-                    if number not in prices:
-                        prices[number] = self._price_step(move, type)
-                    more = prices[number]
-                    if more != REFUSED:
-                        item = (
-                            price + more,
-                            count + is_collective,
-                            next(order),
-                            after,
-                            (move, trail),
-                        )
-                        heapq.heappush(queue, item)
+                if after in done:
+                    continue
+                if number not in prices:
+                    prices[number] = self._price_step(move, type)
+                cost = price + prices[number], count + is_collective
+                if prices[number] != REFUSED and cost < reached:
+                    heapq.heappush(queue, (*cost, next(order), after, (move, trail)))
+                    if after == end:
+                        reached = cost
         raise PlanError(f"cannot reshard {type} from {start.describe()} to {goal.describe()}")
 
     def _find_steps(
@@ -289,7 +287,8 @@ class Resharder:
             if number not in known:
                 known[number] = self.seconds(move, type)
             seconds += known[number]
-        return Path(merged, round(seconds * PICOSECONDS))
+        collectives = sum(move.is_collective for move in merged)
+        return Path(merged, round(seconds * PICOSECONDS), collectives)
 
 
 def _axes_of_devices(move: Move) -> tuple[str, ...]:
@@ -315,6 +314,8 @@ def _moves(here: Sharding, goal: Sharding, type: TensorType, pads: bool) -> Iter
         elif here.reduction_of(axis) != goal.reduction_of(axis):
             yield from _moves_of_partial(here, goal, axis, type, pads)
     for dimension, axes in enumerate(here.dims):
+        if len(axes) < 2:
+            continue
         ordered = _helpful_order(axes, dimension, goal)
         if ordered != axes and type.shape[dimension] % here.shards_along(dimension) == 0:
             yield Move(Permute.name, ordered, here, _with_dim(here, dimension, ordered))
@@ -382,7 +383,8 @@ def _moves_of_partial(
 ) -> Iterator[Move]:
     if not here.reduction_of(axis):
         return
-    reduced = replace(here, partial=tuple(p for p in here.partial if p[0] != axis))
+    left = tuple(pending for pending in here.partial if pending[0] != axis)
+    reduced = Sharding(here.mesh, here.dims, left)
     yield Move(AllReduce.name, (axis,), here, reduced)
     if _can_append(reduced, goal, axis, type, pads):
         yield Move(ReduceScatter.name, (axis,), here, _append(reduced, goal, axis))
@@ -409,18 +411,20 @@ def _append(here: Sharding, goal: Sharding, axis: str) -> Sharding:
 
 
 def _with_dim(here: Sharding, dimension: int, axes: tuple[str, ...]) -> Sharding:
-    dims = tuple(axes if i == dimension else old for i, old in enumerate(here.dims))
-    return replace(here, dims=dims)
+    dims = (*here.dims[:dimension], axes, *here.dims[dimension + 1 :])
+    return Sharding(here.mesh, dims, here.partial)
 
 
 def _with_partial(here: Sharding, axis: str, reduction: str) -> Sharding:
     pending = {**dict(here.partial), axis: reduction}
     ordered = tuple((name, pending[name]) for name in here.mesh.names if name in pending)
-    return replace(here, partial=ordered)
+    return Sharding(here.mesh, here.dims, ordered)
 
 
 def _merge(moves: tuple[Move, ...]) -> tuple[Move, ...]:
     """Join neighbouring moves of one kind into one over several axes."""
+    if all(first.kind != second.kind for first, second in itertools.pairwise(moves)):
+        return moves
     merged: list[Move] = []
     for move in moves:
         last = merged[-1] if merged else None
