@@ -26,17 +26,16 @@ ROUNDS = 12
 """So many times that is done at most."""
 ALIKE = 5
 """Variables are first taken to be alike that look so so many steps around."""
-COARSE = 2
+COARSE = 3
 """So many rounds are done with these groups."""
 FEW = 0.5
 """It is worth while where groups are such a part of the variables."""
 MARGINS = (2.0**-8, 2.0**-11, 2.0**-14)
 """Margins that are tried as long as no choice is known, as parts of the bound."""
-STEPS = (2.0**-3, 2.0**-6)
+STEPS = (2.0**-3, 2.0**-6, 2.0**-9)
 """Margins that are tried afterwards, as parts of what is between the bound and that choice."""
 LITTLE = 0.1
-"""A choice that is better by such a part of that is sought further, a round that gains less is the
-last one."""
+"""The last round is one that closes no such part of that, and leaves out no such part of values."""
 SHARE = 16
 """Tables of a first choice have such a part of the entries that are allowed."""
 NEAR = 1e-9
@@ -87,7 +86,6 @@ class _Narrowing:
         self._messages: dict[Ends, Messages] | None = None
         self._picked: dict[int, int] = {}
         self._cost, self._bound = math.inf, -math.inf
-        self._seeks = True
 
     def note(self, answer: Answer) -> None:
         """Note a choice, and a bound of all."""
@@ -141,16 +139,12 @@ class _Narrowing:
     def _seek(self, least: float, more: Values) -> float:
         """Note the best choice of values within a margin, and return that; nothing of -inf."""
         is_known = math.isfinite(self._cost)
-        if is_known and not self._seeks:
-            return -math.inf
         gap = self._cost - least
         for part in STEPS if is_known else MARGINS:
             margin = part * (gap if is_known else abs(least))
             kept = _keep(more, margin)
             if not self._outgrows(kept):
-                before = self._cost
                 self._solve(kept, self._cap)
-                self._seeks = not is_known or before - self._cost > LITTLE * gap
                 if math.isfinite(self._cost):
                     return margin
         return -math.inf

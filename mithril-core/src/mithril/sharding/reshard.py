@@ -76,7 +76,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Moves from one sharding to another, their price in picoseconds, and how many are exchanges."""
+    """Moves from one sharding to another, their price in picoseconds, and how many exchange."""
 
     moves: tuple[Move, ...]
     price: int
