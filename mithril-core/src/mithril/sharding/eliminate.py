@@ -29,12 +29,13 @@ the 53 bits of a large sum.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from mithril.sharding.order import Order
 
 TABLE_CAP = 4_000_000
 
@@ -158,15 +159,10 @@ class _Guessed:
 
 
 class _State:
-    """The tables not yet eliminated, indexed by variable.
-
-    A variable's size is that of the table its elimination adds up: the product of the domains of
-    the variable and of its neighbours, which it shares a table with. The queue holds a pair (size,
-    variable) for each size a variable ever had; one that is no longer true is passed over.
-    """
+    """The tables not yet eliminated, indexed by variable."""
 
     def __init__(
-        self, domains: Sequence[int], tables: Iterable[Table], work: Work, cap: int
+        self, domains: Sequence[int], tables: Sequence[Table], work: Work, cap: int
     ) -> None:
         self.constant = 0.0
         self._domains = domains
@@ -174,45 +170,32 @@ class _State:
         self._cap = cap
         self._steps = _Steps(work)
         self._tables: dict[int, dict[Table, None]] = {}
-        self._neighbours: dict[int, set[int]] = {}
+        self._order = Order(domains, [table.variables for table in tables])
         for table in tables:
             self._insert(table.variables, self._steps.share(table.costs))
-            for variable in table.variables:
-                self._neighbours.setdefault(variable, set()).update(table.variables)
-        for variable, neighbours in self._neighbours.items():
-            neighbours.discard(variable)
-        self._sizes = {variable: self._compute_size(variable) for variable in self._neighbours}
-        self._queue = [(size, variable) for variable, size in self._sizes.items()]
-        heapq.heapify(self._queue)
 
     def cheapest(self) -> tuple[int, int] | None:
         """Return the variable whose elimination makes the smallest table, and that size."""
-        while self._queue:
-            size, variable = heapq.heappop(self._queue)
-            self._work.compared += 1
-            if self._sizes.get(variable) == size:
-                return variable, size
-        return None
+        before = self._order.compared
+        found = self._order.find_cheapest()
+        self._work.compared += self._order.compared - before
+        return found
 
     def eliminate(self, variable: int) -> _Known:
         """Minimise over a variable; return its best value for all settings of its neighbours."""
-        neighbours = tuple(sorted(self._neighbours[variable]))
-        tables = self._remove(variable)
+        tables, around = self._remove(variable)
+        neighbours = tuple(sorted(around))
         shared, best = self._steps.minimise(
             [self._domains[v] for v in (*neighbours, variable)],
             [(table.costs, _find_positions(table, (*neighbours, variable))) for table in tables],
         )
         self._insert(neighbours, shared)
-        for one in neighbours:
-            self._neighbours[one].update(neighbours)
-            self._neighbours[one].discard(one)
-            self._measure(one)
+        self._order.join(neighbours)
         return _Known(variable, neighbours, best)
 
     def eliminate_in_groups(self, variable: int) -> _Guessed:
         """Minimise over a variable, its tables in groups below the cap; return the tables."""
-        neighbours = self._neighbours[variable]
-        tables = self._remove(variable)
+        tables, neighbours = self._remove(variable)
         groups = _group(tables, self._domains, self._cap)
         for group, more in zip(groups, _shift(variable, groups, self._domains), strict=True):
             least, shift = self._steps.share(more)
@@ -226,21 +209,18 @@ class _State:
             self._insert(others, shared)
         for one in neighbours:
             around = {v for table in self._tables.get(one, ()) for v in table.variables}
-            self._neighbours[one] = around - {one}
-            self._measure(one)
+            self._order.surround(one, around - {one})
         return _Guessed(variable, tables)
 
-    def _remove(self, variable: int) -> list[Table]:
-        """Take a variable out, and the tables it occurs in, which are returned."""
-        del self._sizes[variable]
-        for neighbour in self._neighbours.pop(variable):
-            self._neighbours[neighbour].discard(variable)
+    def _remove(self, variable: int) -> tuple[list[Table], set[int]]:
+        """Take a variable out, and the tables it occurs in; return them, and its neighbours."""
         tables = self._tables.pop(variable)
         for table in tables:
             for other in table.variables:
                 if other != variable:
                     del self._tables[other][table]
-        return sorted(tables, key=lambda table: table.variables)
+        ordered = sorted(tables, key=lambda table: table.variables)
+        return ordered, self._order.remove(variable)
 
     def _insert(self, variables: tuple[int, ...], shared: Shared) -> None:
         least, costs = shared
@@ -249,16 +229,6 @@ class _State:
             table = Table(variables, costs)
             for variable in variables:
                 self._tables.setdefault(variable, {})[table] = None
-
-    def _measure(self, variable: int) -> None:
-        size = self._compute_size(variable)
-        if size != self._sizes[variable]:
-            self._sizes[variable] = size
-            heapq.heappush(self._queue, (size, variable))
-
-    def _compute_size(self, variable: int) -> int:
-        others = (self._domains[other] for other in self._neighbours[variable])
-        return self._domains[variable] * math.prod(others)
 
 
 def _group(tables: Sequence[Table], domains: Sequence[int], cap: int) -> list[list[Table]]:
@@ -305,11 +275,17 @@ class _Steps:
     """Minima over the last dimension of sums of arrays, each computed once."""
 
     work: Work
+    known: dict[int, tuple[np.ndarray, Shared]] = field(default_factory=dict)
     arrays: dict[tuple[tuple[int, ...], bytes], Shared] = field(default_factory=dict)
     minima: dict[tuple[tuple[int, tuple[int, ...]], ...], Minimum] = field(default_factory=dict)
 
     def share(self, costs: np.ndarray) -> Shared:
         """Return the least of some costs, and the array that stands for them without it."""
+        if id(costs) not in self.known:
+            self.known[id(costs)] = costs, self._compare(costs)
+        return self.known[id(costs)][1]
+
+    def _compare(self, costs: np.ndarray) -> Shared:
         costs = np.asarray(costs, dtype=float, order="C")
         key = (costs.shape, costs.tobytes())
         if key not in self.arrays:
@@ -317,7 +293,7 @@ class _Steps:
             # Where everything is forbidden no choice is better than another one (and inf - inf
             # would be no number).
             rest = costs - least if math.isfinite(least) else np.zeros(costs.shape)
-            self.arrays[key] = (least, self.share(rest)[1] if least else costs)
+            self.arrays[key] = (least, self._compare(rest)[1] if least else costs)
         return self.arrays[key]
 
     def minimise(self, shape: Sequence[int], terms: Sequence[Term]) -> Minimum:
@@ -338,7 +314,7 @@ class _Steps:
             total += _spread(costs, positions, len(shape))
         best = total.argmin(axis=-1)
         smallest = np.take_along_axis(total, best[..., None], axis=-1)[..., 0]
-        self.minima[key] = self.share(smallest), best
+        self.minima[key] = self._compare(smallest), best
         return self.minima[key]
 
 

@@ -1,42 +1,50 @@
 """Fewer values for each variable, where a table of the elimination would outgrow its cap.
 
-Costs may be shifted between tables that share a variable without a change of any sum. The sum of
-the least entries of all tables is a lower bound. Going forward and backward through the variables,
-each takes what its tables cost at least and hands it on in equal shares, which never lowers the
-bound (min-sum diffusion: Werner, "A linear programming approach to max-sum problem", 2007). With
-costs shifted so, a value of a variable is in no better choice than one that is known if the bound,
-with that value in the place of the best one, is not below what the known choice costs: it is left
-out. A known choice is the best one of few values of each variable, those that raise the bound
-least. What is left is eliminated as before, and is exact if its tables stay below the cap.
+Costs are shifted between tables until the sum of their least entries, a lower bound, is high
+(`diffuse`). It says of each value by how much every choice with that value is above the bound. The
+best choice of those values that are within a margin is found by elimination; if it is within the
+margin itself, it is the best of all. Otherwise it is a known choice, and a value that takes the
+bound to where that is or above is in no better one: it is left out. What is left is eliminated as
+soon as its tables stay below the cap; costs are shifted on among it till then.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from mithril.sharding.eliminate import (
-    TABLE_CAP,
-    Answer,
-    Table,
-    Work,
-    eliminate,
-    evaluate,
-)
+from mithril.sharding.diffuse import Diffusion, Ends, Messages, find_groups, find_pairs
+from mithril.sharding.eliminate import TABLE_CAP, Answer, Table, Work, eliminate, evaluate
+from mithril.sharding.order import outgrows
 
-SWEEPS = 20
-"""So many times messages go forward and backward before values are left out."""
-ROUNDS = 4
-"""So many times that is done."""
-BEAM = 20
-"""So many values of each variable, those that may be in the cheapest choices, are tried first."""
+SWEEPS = 8
+"""So many times costs go forward and backward before values are left out."""
+ROUNDS = 12
+"""So many times that is done at most."""
+ALIKE = 5
+"""Variables are first taken to be alike that look so so many steps around."""
+COARSE = 3
+"""So many rounds are done with these groups."""
+FEW = 0.5
+"""It is worth while where groups are such a part of the variables."""
+MARGINS = (2.0**-8, 2.0**-11, 2.0**-14)
+"""Margins that are tried as long as no choice is known, as parts of the bound."""
+STEPS = (2.0**-3, 2.0**-6, 2.0**-9)
+"""Margins that are tried afterwards, as parts of what is between the bound and that choice."""
+LITTLE = 0.1
+"""The last round is one that closes no such part of that, and leaves out no such part of values."""
+SHARE = 16
+"""Tables of a first choice have such a part of the entries that are allowed."""
 NEAR = 1e-9
 """Choices are equally good that differ by no more than such a part."""
-HUGE = 1e3
-"""What is forbidden costs so many times the sum of everything else."""
+LARGE = 4
+"""Tables may outgrow the cap if so many of the largest variables do."""
+
+Values = Sequence[np.ndarray]
+"""For each variable the numbers of some of its values; those of variables alike are one array."""
 
 
 def minimise(
@@ -49,180 +57,167 @@ def minimise(
 
     Arguments are those of `eliminate`, which this is where no table outgrows the cap.
     """
+    scopes = [table.variables for table in tables]
+    is_paired = max(map(len, scopes), default=0) <= 2
+    is_large = is_paired and max(domains, default=1) ** LARGE > cap
+    if is_large and outgrows(domains, scopes, cap):
+        return _Narrowing(domains, tables, cap, work).run()
     best = eliminate(domains, tables, cap, work)
-    if best.is_exact or max(len(table.variables) for table in tables) > 2:
+    if best.is_exact or not is_paired:
         return best
-    left: list[np.ndarray] = [np.arange(size) for size in domains]
-    bound = best.bound
-
-    def solve(values: Sequence[np.ndarray]) -> float:
-        """Note the best choice of some values, and return what none of them costs less than."""
-        nonlocal best
-        sizes = [len(some) for some in values]
-        found = eliminate(sizes, [_restrict(table, values) for table in tables], cap, work)
-        if found.cost < best.cost:
-            picked = {v: int(values[v][at]) for v, at in found.picked.items()}
-            best = Answer(picked, evaluate(tables, picked), bound)
-        return found.bound
-
-    for _ in range(ROUNDS):
-        pairs = _Pairs([len(some) for some in left], [_restrict(t, left) for t in tables])
-        for _ in range(SWEEPS):
-            pairs.pass_messages()
-        least, more = pairs.measure()
-        tried = pairs.pick()
-        solve(
-            [
-                np.union1d(some[_find_least(own)], [some[tried[v]], best.picked.get(v, 0)])
-                for v, (some, own) in enumerate(zip(left, more, strict=True))
-            ]
-        )
-        limit = _find_limit(best.cost)
-        kept = [some[least + own < limit] for some, own in zip(left, more, strict=True)]
-        # Every better choice is among the values that are left.
-        bound = max(bound, min(least, best.cost))
-        if all(len(some) for some in kept) and bound < limit:
-            left = kept
-            bound = max(bound, min(solve(left), best.cost))
-            limit = _find_limit(best.cost)
-        else:
-            bound = limit
-        if bound >= limit:
-            return Answer(best.picked, best.cost, best.cost)
-    return Answer(best.picked, best.cost, bound)
+    narrowing = _Narrowing(domains, tables, cap, work)
+    narrowing.note(best)
+    return narrowing.run()
 
 
-def _find_limit(cost: float) -> float:
-    """Return what a choice has to be below to be better than a known one."""
-    return cost - NEAR * abs(cost) if math.isfinite(cost) else cost
+class _Narrowing:
+    """A minimisation over fewer and fewer values.
 
-
-def _find_least(costs: np.ndarray) -> np.ndarray:
-    """Return the positions of the least costs, in order."""
-    return np.sort(costs.argsort(kind="stable")[:BEAM])
-
-
-def _restrict(table: Table, left: Sequence[np.ndarray]) -> Table:
-    """Return a table over the values that are left."""
-    costs = table.costs
-    for axis, variable in enumerate(table.variables):
-        if len(left[variable]) < costs.shape[axis]:
-            costs = costs.take(left[variable], axis=axis)
-    return table if costs is table.costs else replace(table, costs=costs)
-
-
-@dataclass(slots=True, eq=False)
-class _Edge:
-    """The costs of two variables, and what has been shifted to each."""
-
-    ends: tuple[int, int]
-    costs: np.ndarray
-    messages: list[np.ndarray]
-
-    def rest(self) -> np.ndarray:
-        """Return the costs without what has been shifted."""
-        left: np.ndarray = self.costs - self.messages[0][:, None] - self.messages[1]
-        return left
-
-
-class _Pairs:
-    """Costs of single variables and of pairs of them.
-
-    Args:
-        domains: number of values of each variable.
-        tables: over two variables at most.
+    Arguments are those of `eliminate`.
     """
 
-    def __init__(self, domains: Sequence[int], tables: Sequence[Table]) -> None:
-        finite = [table.costs[np.isfinite(table.costs)] for table in tables]
-        top = sum(float(np.abs(costs).max(initial=0.0)) for costs in finite)
-        self._huge = HUGE * max(top, 1.0)
-        self._constant = 0.0
-        self._own = [np.zeros(size) for size in domains]
-        sums: dict[tuple[int, int], np.ndarray] = {}
-        known: dict[int, np.ndarray] = {}
-        for table in tables:
-            costs = known.setdefault(
-                id(table.costs), np.where(np.isinf(table.costs), self._huge, table.costs)
-            )
-            if not table.variables:
-                self._constant += float(costs)
-            elif len(table.variables) == 1:
-                self._own[table.variables[0]] = self._own[table.variables[0]] + costs
-            else:
-                a, b = table.variables
-                key, turned = ((a, b), costs) if a < b else ((b, a), costs.T)
-                sums[key] = sums[key] + turned if key in sums else turned
-        self._edges = [
-            _Edge(ends, costs, [np.zeros(domains[v]) for v in ends]) for ends, costs in sums.items()
-        ]
-        self._around: list[list[tuple[_Edge, int]]] = [[] for _ in domains]
-        for edge in self._edges:
-            for end, variable in enumerate(edge.ends):
-                self._around[variable].append((edge, end))
-        self._order = sorted(range(len(domains)), key=self._place)
-        self._rank = {variable: at for at, variable in enumerate(self._order)}
+    def __init__(
+        self, domains: Sequence[int], tables: Sequence[Table], cap: int, work: Work | None
+    ) -> None:
+        self._all, self._cap, self._work = tables, cap, work
+        self._scopes = [table.variables for table in tables]
+        self._left = _list_all(domains)
+        self._tables = _share(tables)
+        self._messages: dict[Ends, Messages] | None = None
+        self._picked: dict[int, int] = {}
+        self._cost, self._bound = math.inf, -math.inf
 
-    def pass_messages(self) -> None:
-        """Shift costs forward and backward through the variables."""
-        for order, sign in ((self._order, 1), (self._order[::-1], -1)):
-            for variable in order:
-                self._send(variable, sign)
+    def note(self, answer: Answer) -> None:
+        """Note a choice, and a bound of all."""
+        self._bound = max(self._bound, answer.bound)
+        if answer.cost < self._cost or not self._picked:
+            self._picked, self._cost = answer.picked, answer.cost
 
-    def measure(self) -> tuple[float, list[np.ndarray]]:
-        """Return a bound of all sums, and for each value how much higher it is with that one."""
-        totals = [self._total(v) for v in range(len(self._own))]
-        bound = self._constant + sum(float(total.min()) for total in totals)
-        more = [total - total.min() for total in totals]
-        for edge in self._edges:
-            rest = edge.rest()
-            least = float(rest.min())
-            bound += least
-            for end, variable in enumerate(edge.ends):
-                more[variable] = more[variable] + (rest.min(axis=1 - end) - least)
-        return bound, more
+    def run(self) -> Answer:
+        """Return the best choice, and a bound of all."""
+        for number in range(ROUNDS):
+            before, held = self._cost - self._bound, _count(self._left)
+            least, more = self._diffuse(is_coarse=number < COARSE)
+            self._bound = max(self._bound, least)
+            margin = self._seek(least, more)
+            if math.isinf(self._cost) and number >= COARSE:
+                self._solve(_keep(more, MARGINS[-1] * abs(least)), self._cap // SHARE)
+            gap = self._find_limit() - least
+            if margin >= gap or not self._leave_out(_keep(more, gap)):
+                self._bound = self._cost
+                break
+            if not self._outgrows(self._left):
+                break
+            gains = before - (self._cost - self._bound) > LITTLE * before
+            if number >= COARSE and not gains and _count(self._left) > (1.0 - LITTLE) * held:
+                break
+        if self._bound < self._find_limit():
+            # Every better choice is among the values that are left.
+            rest = self._solve(_list_all([len(some) for some in self._left]), self._cap)
+            self._bound = max(self._bound, min(rest.bound, self._cost))
+        is_best = self._bound >= self._find_limit()
+        return Answer(self._picked, self._cost, self._cost if is_best else self._bound)
 
-    def pick(self) -> dict[int, int]:
-        """Return good values: each the best one, given those before it, and then given all."""
-        picked: dict[int, int] = {}
-        for variable in self._order:
-            picked[variable] = self._choose(variable, picked)
-        for order in (self._order[::-1], self._order) * 3:
-            for variable in order:
-                picked[variable] = self._choose(variable, picked)
-        return picked
+    def _find_limit(self) -> float:
+        """Return what a choice has to be below to be better than the known one."""
+        return self._cost - NEAR * abs(self._cost) if math.isfinite(self._cost) else self._cost
 
-    def _choose(self, variable: int, picked: Mapping[int, int]) -> int:
-        """Return the best value of a variable as others stand; of the rest, messages are known."""
-        total = self._own[variable].copy()
-        for edge, end in self._around[variable]:
-            at = picked.get(edge.ends[1 - end])
-            if at is None:
-                total += edge.messages[end]
-            else:
-                total += edge.costs[:, at] if end == 0 else edge.costs[at]
-        return int(total.argmin())
+    def _diffuse(self, *, is_coarse: bool) -> tuple[float, list[np.ndarray]]:
+        """Return a bound, and for each value that is left how much higher it is with that one."""
+        pairs = find_pairs([len(some) for some in self._left], self._tables)
+        groups: Sequence[int] = range(len(self._left))
+        if is_coarse:
+            alike = find_groups(pairs, ALIKE)
+            groups = alike if len(set(alike)) < FEW * len(groups) else groups
+        diffusion = Diffusion(pairs, groups, self._messages)
+        for _ in range(SWEEPS):
+            diffusion.sweep()
+        self._messages = diffusion.list_messages()
+        least, more = diffusion.measure()
+        return least, [more[kind] for kind in diffusion.kinds]
 
-    def _place(self, variable: int) -> tuple[float, int]:
-        """Return where a variable stands: what comes of others behind the first of them."""
-        others = [edge.ends[1 - end] for edge, end in self._around[variable]]
-        return min([float(variable), *(other + 0.5 for other in others)]), variable
+    def _seek(self, least: float, more: Values) -> float:
+        """Note the best choice of values within a margin, and return that; nothing of -inf."""
+        is_known = math.isfinite(self._cost)
+        gap = self._cost - least
+        for part in STEPS if is_known else MARGINS:
+            margin = part * (gap if is_known else abs(least))
+            kept = _keep(more, margin)
+            if not self._outgrows(kept):
+                self._solve(kept, self._cap)
+                if math.isfinite(self._cost):
+                    return margin
+        return -math.inf
 
-    def _send(self, variable: int, sign: int) -> None:
-        """Shift to a variable what its edges cost at least, and on to those of later variables."""
-        around, rank = self._around[variable], self._rank[variable]
-        later = []
-        for edge, end in around:
-            edge.messages[end] = edge.messages[end] + edge.rest().min(axis=1 - end)
-            if (self._rank[edge.ends[1 - end]] - rank) * sign > 0:
-                later.append((edge, end))
-        if later:
-            share = self._total(variable) / max(len(later), len(around) - len(later))
-            for edge, end in later:
-                edge.messages[end] = edge.messages[end] - share
+    def _outgrows(self, values: Values) -> bool:
+        return outgrows([len(some) for some in values], self._scopes, self._cap)
 
-    def _total(self, variable: int) -> np.ndarray:
-        total = self._own[variable].copy()
-        for edge, end in self._around[variable]:
-            total += edge.messages[end]
-        return total
+    def _solve(self, values: Values, cap: int) -> Answer:
+        """Note the best choice of some of the values that are left, and return it."""
+        tables = _restrict(self._tables, values)
+        found = eliminate([len(some) for some in values], tables, cap, self._work)
+        picked = {v: int(self._left[v][values[v][at]]) for v, at in found.picked.items()}
+        self.note(Answer(picked, evaluate(self._all, picked), self._bound))
+        return found
+
+    def _leave_out(self, kept: Values) -> bool:
+        """Go on with some of the values that are left; return whether each variable has one."""
+        known: dict[tuple[int, int], np.ndarray] = {}
+        if not all(map(len, kept)):
+            return False
+        for some, left in zip(kept, self._left, strict=True):
+            if (id(some), id(left)) not in known:
+                known[id(some), id(left)] = left[some]
+        self._left = [known[id(k), id(left)] for k, left in zip(kept, self._left, strict=True)]
+        self._tables = _restrict(self._tables, kept)
+        self._messages = {
+            (a, b): (first[kept[a]], second[kept[b]])
+            for (a, b), (first, second) in (self._messages or {}).items()
+        }
+        return True
+
+
+def _share(tables: Sequence[Table]) -> list[Table]:
+    """Return tables of which equal ones have one array."""
+    arrays: dict[tuple[tuple[int, ...], bytes], np.ndarray] = {}
+    known: dict[int, np.ndarray] = {}
+    for table in tables:
+        if id(table.costs) not in known:
+            key = (table.costs.shape, table.costs.tobytes())
+            known[id(table.costs)] = arrays.setdefault(key, table.costs)
+    return [replace(table, costs=known[id(table.costs)]) for table in tables]
+
+
+def _list_all(domains: Sequence[int]) -> Values:
+    ranges = {size: np.arange(size) for size in set(domains)}
+    return [ranges[size] for size in domains]
+
+
+def _keep(more: Values, margin: float) -> Values:
+    """Return the values that cost no more than a margin; one array of those of equal arrays."""
+    known: dict[int, np.ndarray] = {}
+    for costs in more:
+        if id(costs) not in known:
+            known[id(costs)] = np.flatnonzero(costs <= margin)
+    return [known[id(costs)] for costs in more]
+
+
+def _count(values: Values) -> int:
+    return sum(map(len, values))
+
+
+def _restrict(tables: Sequence[Table], values: Values) -> list[Table]:
+    """Return tables over some values; those that were one array are one if the values are."""
+    known: dict[tuple[int, ...], np.ndarray] = {}
+    found = []
+    for table in tables:
+        kept = [values[variable] for variable in table.variables]
+        key = (id(table.costs), *map(id, kept))
+        if key not in known:
+            costs = table.costs
+            for axis, some in enumerate(kept):
+                if len(some) < costs.shape[axis]:
+                    costs = costs.take(some, axis=axis)
+            known[key] = costs
+        found.append(replace(table, costs=known[key]))
+    return found

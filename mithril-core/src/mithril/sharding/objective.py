@@ -87,6 +87,10 @@ class Objective:
         self._prices: dict[
             tuple[Price, TensorType, tuple[Sharding, ...], tuple[Sharding, ...]], np.ndarray
         ] = {}
+        self._known_prices: dict[
+            tuple[Price, TensorType], dict[Sharding, dict[Sharding, float]]
+        ] = {}
+        self._shaped: dict[tuple[int, int, bool], tuple[np.ndarray, np.ndarray]] = {}
         self.given = given
         self.candidates = candidates
         self.resharder = resharder
@@ -299,7 +303,8 @@ class Objective:
             self._relate(value, value_use, prices)
         elif value not in self._arrives:
             produced = self._list_produced(value, producer)
-            self._connect(producer, value_use, self._arrival(value, produced, homes) * times)
+            prices = self._shape(self._arrival(value, produced, homes), times)
+            self._connect(producer, value_use, prices)
         goals = self._promised.get(value)
         if goals is not None:
             leave = [[self._leave(home, goals, value) for home in homes]]
@@ -311,8 +316,8 @@ class Objective:
                 if need[0] in fixed:
                     continue  # equal reshards of a value are shared
                 fixed.add(need[0])
-            prices = self._price_all(self._use, value.type, homes, tuple(need)).T
-            self._connect(use[0], value_use, prices * times)
+            prices = self._price_all(self._use, value.type, homes, tuple(need))
+            self._connect(use[0], value_use, self._shape(prices, times, is_turned=True))
 
     def _arrival(
         self, value: Value, produced: Sequence[Sharding], homes: tuple[Sharding, ...]
@@ -331,8 +336,22 @@ class Objective:
         """Return the price from each start to each goal; equal blocks ask for the same again."""
         key = (price, type, starts, goals)
         if key not in self._prices:
-            self._prices[key] = np.array([[price(type, s, g) for g in goals] for s in starts])
+            rows = self._known_prices.setdefault((price, type), {})
+            for start in starts:
+                row = rows.setdefault(start, {})
+                for goal in goals:
+                    if goal not in row:
+                        row[goal] = price(type, start, goal)
+            self._prices[key] = np.array([[rows[s][g] for g in goals] for s in starts])
         return self._prices[key]
+
+    def _shape(self, prices: np.ndarray, times: int, *, is_turned: bool = False) -> np.ndarray:
+        """Return prices as often as they are paid; equal blocks get the same array."""
+        key = (id(prices), times, is_turned)
+        if key not in self._shaped:
+            turned = prices.T if is_turned else prices
+            self._shaped[key] = prices, turned * times
+        return self._shaped[key][1]
 
     def _use(self, type: TensorType, home: Sharding, need: Sharding) -> float:
         """Once a value has been reduced nobody uses its partial form: reduce on the way home."""
@@ -355,8 +374,7 @@ class Objective:
         path = self.resharder.find_path(start, goal, type)
         if path is None:
             return FORBIDDEN
-        collectives = sum(move.is_collective for move in path.moves)
-        return path.price * PRICE_UNIT + collectives * COLLECTIVE_TIE
+        return path.price * PRICE_UNIT + path.collectives * COLLECTIVE_TIE
 
     # -------------------------------------------------------------- prices of links
 
@@ -397,13 +415,18 @@ class Objective:
     def _relate(self, one: Item, other: Item, prices: np.ndarray) -> None:
         rows = () if prices.shape[0] == 1 else (self.variable[one],)
         columns = () if prices.shape[1] == 1 else (self.variable[other],)
-        self.value_tables.append(Table(rows + columns, prices.squeeze()))
+        self.value_tables.append(Table(rows + columns, _squeeze(prices)))
 
     def _connect(self, node: Node | None, value_use: ValueUse, prices: np.ndarray) -> None:
         """Add a table over (node choice, home), without variables that have one possibility."""
         rows = () if node is None or len(prices) == 1 else (self.variable[node],)
         columns = () if prices.shape[1] == 1 else (self.variable[value_use],)
-        self.value_tables.append(Table(rows + columns, prices.squeeze()))
+        self.value_tables.append(Table(rows + columns, _squeeze(prices)))
+
+
+def _squeeze(prices: np.ndarray) -> np.ndarray:
+    """Return prices without dimensions of one entry; the same array where there are none."""
+    return prices.squeeze() if 1 in prices.shape else prices
 
 
 def _find_output_shardings(graph: Graph, given: Constraints) -> dict[Value, list[Sharding]]:

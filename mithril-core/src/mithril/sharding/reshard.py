@@ -21,8 +21,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from mithril.cost import Hardware, collective_seconds, describe_emulation
 from mithril.errors import PlanError
@@ -35,7 +35,7 @@ from mithril.ops.collective import (
     ReduceScatter,
     is_narrow_sum,
 )
-from mithril.types import DType, TensorType
+from mithril.types import DType, Shape, TensorType
 
 PICOSECONDS = 1e12
 WAIT = 1.0
@@ -76,16 +76,21 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Moves from one sharding to another and their price in picoseconds."""
+    """Moves from one sharding to another, their price in picoseconds, and how many exchange."""
 
     moves: tuple[Move, ...]
     price: int
+    collectives: int
 
 
 Step = tuple[int, int, int, Move]
-"""A move in a search: picoseconds, whether it is a collective, the number of its end, itself."""
+"""A move in a search: its price's number, whether it is a collective, its end's number, itself."""
 Trail = tuple[Move, "Trail"] | None
 """The moves made so far, the last one first."""
+PriceKey = tuple[object, ...]
+"""What the time of a move depends on, beside the type."""
+REFUSED = -1
+"""The price of a move that may not be made."""
 
 
 @dataclass(slots=True)
@@ -126,9 +131,12 @@ class Resharder:
         self._refuses = refuses
         self._pads = pads
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
-        self._steps: dict[tuple[Sharding, TensorType], _Steps] = {}
+        self._steps: dict[tuple[Sharding, Shape | None], _Steps] = {}
         self._seconds: dict[tuple[Move, TensorType], float] = {}
-        self._moves: dict[tuple[Sharding, Sharding], tuple[Move, ...]] = {}
+        self._numbers: dict[PriceKey, int] = {}
+        self._prices: dict[TensorType, dict[int, int]] = {}
+        self._known_seconds: dict[TensorType, dict[int, float]] = {}
+        self._merged: dict[tuple[int, ...], tuple[tuple[Move, ...], tuple[int, ...]]] = {}
 
     def path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
         """Return the cheapest path.
@@ -209,54 +217,78 @@ class Resharder:
         return collective_seconds(kind, nbytes, axes, self._mesh, self.hardware)
 
     def _search(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
-        steps = self._steps.setdefault((goal, type), _Steps())
+        # Where all sizes divide, the moves are the same for every shape.
+        is_even = not any(size % self._mesh.size for size in type.shape)
+        steps = self._steps.setdefault((goal, None if is_even else type.shape), _Steps())
+        prices = self._prices.setdefault(type, {})
         order = itertools.count()  # ties go to the path found first
         end = steps.number(goal)
         queue: list[tuple[int, int, int, int, Trail]]
         queue = [(0, 0, next(order), steps.number(start), None)]
         done: set[int] = set()
+        reached = (math.inf, 0)  # what is no better would be looked at after the goal
         while queue:
             price, count, _, here, trail = heapq.heappop(queue)
             if here == end:
-                return self._finish(trail, type)
+                return self._finish(trail, type, is_even)
             if here in done:
                 continue
             done.add(here)
             if here not in steps.known:
-                steps.known[here] = self._find_steps(here, steps, goal, type)
-            for more, is_collective, after, move in steps.known[here]:
-                if after not in done:
-                    item = (price + more, count + is_collective, next(order), after, (move, trail))
-                    heapq.heappush(queue, item)
+                steps.known[here] = self._find_steps(here, steps, goal, type, is_even)
+            for number, is_collective, after, move in steps.known[here]:
+                if after in done:
+                    continue
+                if number not in prices:
+                    prices[number] = self._price_step(move, type)
+                cost = price + prices[number], count + is_collective
+                if prices[number] != REFUSED and cost < reached:
+                    heapq.heappush(queue, (*cost, next(order), after, (move, trail)))
+                    if after == end:
+                        reached = cost
         raise PlanError(f"cannot reshard {type} from {start.describe()} to {goal.describe()}")
 
     def _find_steps(
-        self, here: int, steps: _Steps, goal: Sharding, type: TensorType
+        self, here: int, steps: _Steps, goal: Sharding, type: TensorType, is_even: bool
     ) -> tuple[Step, ...]:
-        found: list[Step] = []
-        for move in self._list_moves(steps.shardings[here], goal, type):
-            if move.is_collective and self.refuses(move.kind, self.move_bytes(move, type)):
-                continue
-            price = round(self.seconds(move, type) * PICOSECONDS)
-            found.append((price, int(move.is_collective), steps.number(move.after), move))
-        return tuple(found)
+        return tuple(
+            (self._number(move, is_even), int(move.is_collective), steps.number(move.after), move)
+            for move in _moves(steps.shardings[here], goal, type, self._pads)
+        )
 
-    def _list_moves(self, here: Sharding, goal: Sharding, type: TensorType) -> Sequence[Move]:
-        """Return the moves worth trying; those of sizes that all divide are the same for each."""
-        if any(size % self._mesh.size for size in type.shape):
-            return tuple(_moves(here, goal, type, self._pads))
-        if (here, goal) not in self._moves:
-            self._moves[here, goal] = tuple(_moves(here, goal, type, self._pads))
-        return self._moves[here, goal]
+    def _number(self, move: Move, is_even: bool) -> int:
+        """Return a number that moves share that take the same time for each type."""
+        key: PriceKey = (move,)
+        if not move.is_collective:
+            key = ()
+        elif is_even:  # then only how many parts there are makes a difference
+            parts = self._mesh.product(move.before.split_axes)
+            key = (move.kind, move.axes, parts, move.before.reduction_of(move.axes[0]))
+        return self._numbers.setdefault(key, len(self._numbers))
 
-    def _finish(self, trail: Trail, type: TensorType) -> Path:
+    def _price_step(self, move: Move, type: TensorType) -> int:
+        if move.is_collective and self.refuses(move.kind, self.move_bytes(move, type)):
+            return REFUSED
+        return round(self.seconds(move, type) * PICOSECONDS)
+
+    def _finish(self, trail: Trail, type: TensorType, is_even: bool) -> Path:
         moves: list[Move] = []
         while trail:
             move, trail = trail
             moves.append(move)
-        merged = _merge(tuple(reversed(moves)))
-        seconds = sum(self.seconds(move, type) for move in merged)
-        return Path(merged, round(seconds * PICOSECONDS))
+        key = tuple(map(id, moves))  # the steps keep them
+        if key not in self._merged:
+            merged = _merge(tuple(reversed(moves)))
+            self._merged[key] = merged, tuple(self._number(move, is_even) for move in merged)
+        merged, numbers = self._merged[key]
+        known = self._known_seconds.setdefault(type, {})
+        seconds = 0.0
+        for move, number in zip(merged, numbers, strict=True):
+            if number not in known:
+                known[number] = self.seconds(move, type)
+            seconds += known[number]
+        collectives = sum(move.is_collective for move in merged)
+        return Path(merged, round(seconds * PICOSECONDS), collectives)
 
 
 def _axes_of_devices(move: Move) -> tuple[str, ...]:
@@ -282,6 +314,8 @@ def _moves(here: Sharding, goal: Sharding, type: TensorType, pads: bool) -> Iter
         elif here.reduction_of(axis) != goal.reduction_of(axis):
             yield from _moves_of_partial(here, goal, axis, type, pads)
     for dimension, axes in enumerate(here.dims):
+        if len(axes) < 2:
+            continue
         ordered = _helpful_order(axes, dimension, goal)
         if ordered != axes and type.shape[dimension] % here.shards_along(dimension) == 0:
             yield Move(Permute.name, ordered, here, _with_dim(here, dimension, ordered))
@@ -349,7 +383,8 @@ def _moves_of_partial(
 ) -> Iterator[Move]:
     if not here.reduction_of(axis):
         return
-    reduced = replace(here, partial=tuple(p for p in here.partial if p[0] != axis))
+    left = tuple(pending for pending in here.partial if pending[0] != axis)
+    reduced = Sharding(here.mesh, here.dims, left)
     yield Move(AllReduce.name, (axis,), here, reduced)
     if _can_append(reduced, goal, axis, type, pads):
         yield Move(ReduceScatter.name, (axis,), here, _append(reduced, goal, axis))
@@ -376,18 +411,20 @@ def _append(here: Sharding, goal: Sharding, axis: str) -> Sharding:
 
 
 def _with_dim(here: Sharding, dimension: int, axes: tuple[str, ...]) -> Sharding:
-    dims = tuple(axes if i == dimension else old for i, old in enumerate(here.dims))
-    return replace(here, dims=dims)
+    dims = (*here.dims[:dimension], axes, *here.dims[dimension + 1 :])
+    return Sharding(here.mesh, dims, here.partial)
 
 
 def _with_partial(here: Sharding, axis: str, reduction: str) -> Sharding:
     pending = {**dict(here.partial), axis: reduction}
     ordered = tuple((name, pending[name]) for name in here.mesh.names if name in pending)
-    return replace(here, partial=ordered)
+    return Sharding(here.mesh, here.dims, ordered)
 
 
 def _merge(moves: tuple[Move, ...]) -> tuple[Move, ...]:
     """Join neighbouring moves of one kind into one over several axes."""
+    if all(first.kind != second.kind for first, second in itertools.pairwise(moves)):
+        return moves
     merged: list[Move] = []
     for move in moves:
         last = merged[-1] if merged else None

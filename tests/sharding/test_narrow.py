@@ -1,0 +1,97 @@
+"""Costs that are shifted bound what they bound, in blocks alike, too; what is left out is no better."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mithril.sharding.diffuse import Diffusion, find_groups, find_pairs
+from mithril.sharding.eliminate import Table, eliminate, evaluate
+from mithril.sharding.narrow import minimise
+
+from tests.profiles import scaled
+
+NEAR = 1e-6
+CAP = 300
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> tuple[list[int], list[Table]]:
+    """Draw a block of variables and pairs, again and again, each tied to the next one."""
+    size, times = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    domains = draw(st.lists(st.integers(1, 3), min_size=size, max_size=size))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    inside = list(itertools.combinations(range(size), 2))
+    across = draw(st.lists(st.tuples(*[st.integers(0, size - 1)] * 2), min_size=1, max_size=3))
+    own = [rng.integers(0, 9, n).astype(float) for n in domains]
+    known = {}
+    for a, b in [*inside, *across]:
+        costs = rng.integers(0, 9, (domains[a], domains[b])).astype(float)
+        known[a, b] = np.where(rng.random(costs.shape) < draw(st.floats(0, 0.3)), np.inf, costs)
+    tables = []
+    for first in range(0, size * times, size):
+        tables += [Table((first + v,), costs) for v, costs in enumerate(own)]
+        tables += [Table((first + a, first + b), known[a, b]) for a, b in inside]
+        if first + size < size * times:
+            tables += [Table((first + size + b, first + a), known[a, b].T) for a, b in across]
+    return domains * times, tables
+
+
+@settings(max_examples=scaled(200))
+@given(rows(), st.integers(0, 4))
+def test_shifted_costs_bound_every_choice_with_a_value(
+    problem: tuple[list[int], list[Table]], steps: int
+) -> None:
+    domains, tables = problem
+    pairs = find_pairs(domains, tables)
+    choices = list(itertools.product(*map(range, domains)))[:5000]
+    costs = [evaluate(tables, dict(enumerate(choice))) for choice in choices]
+    start, before = None, -np.inf
+    for groups in (find_groups(pairs, steps), range(len(domains))):
+        diffusion = Diffusion(pairs, groups, start)
+        for _ in range(3):
+            diffusion.sweep()
+            bound, more = diffusion.measure()
+            room = NEAR * (1 + abs(bound))
+            assert bound >= before - room
+            before = bound
+            for choice, cost in zip(choices, costs, strict=True):
+                above = max(more[diffusion.kinds[v]][at] for v, at in enumerate(choice))
+                assert bound + above <= cost + room
+        start = diffusion.list_messages()
+
+
+def chain(length: int, size: int) -> tuple[list[int], list[Table]]:
+    """Return a ring of four variables, again and again, each tied to the next one at two places."""
+    rng = np.random.default_rng(0)
+    inside = [rng.integers(0, 99, (size, size)).astype(float) for _ in range(4)]
+    across = [rng.integers(0, 99, (size, size)).astype(float) for _ in range(2)]
+    own = [rng.integers(0, 199, size).astype(float) for _ in range(4)]
+    tables = []
+    for first in range(0, 4 * length, 4):
+        tables += [Table((first + i,), own[i]) for i in range(4)]
+        ring = itertools.pairwise([first, first + 1, first + 2, first + 3, first])
+        tables += [Table(ends, costs) for ends, costs in zip(ring, inside, strict=True)]
+        if first:
+            tables += [Table((first - 2 + i, first + i), across[i]) for i in range(2)]
+    return [size] * 4 * length, tables
+
+
+@pytest.mark.parametrize("length", [1, 3, 8])
+def test_fewer_values_lead_to_the_same_minimum_in_small_tables(length: int) -> None:
+    domains, tables = chain(length, 8)
+    exact = eliminate(domains, tables)
+    assert not eliminate(domains, tables, CAP).is_exact or length == 1
+    narrowed = minimise(domains, tables, CAP)
+    assert narrowed.is_exact
+    assert narrowed.cost == narrowed.bound == exact.cost
+    assert evaluate(tables, narrowed.picked) == exact.cost
+
+
+def test_blocks_that_are_alike_share_what_is_shifted() -> None:
+    short, long = (find_pairs(*chain(length, 5)) for length in (16, 32))
+    assert set(find_groups(long, 5)) == set(find_groups(short, 5))
+    assert len(set(find_groups(long, 100))) == len(long.own)
