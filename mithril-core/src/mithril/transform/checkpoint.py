@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from mithril.ir import Builder, Checkpoint, Graph, Node, Phase, Sweep, Tensor, Tensors
 from mithril.ir.reverse import Visitors
-from mithril.ir.rewrite import all_nodes, inline, rewrite
+from mithril.ir.rewrite import all_nodes, inline, rewrite, walk
 from mithril.ops import after
 from mithril.plan.names import gradient_of
 from mithril.transform.simplify import eliminate_dead
@@ -71,6 +71,13 @@ def inline_checkpoints(graph: Graph) -> Graph:
         return tuple(inline(body, builder, operands).values())
 
     return rewrite(graph, visit)
+
+
+def list_checkpointed(graph: Graph) -> Iterator[tuple[Graph, int]]:
+    """Yield what checkpoints run, and how often."""
+    for node, times in walk(graph):
+        if isinstance(node.op, Checkpoint):
+            yield node.op.body, times
 
 
 def _in_phase(graph: Graph, phase: Phase) -> Graph:

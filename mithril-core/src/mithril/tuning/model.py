@@ -16,7 +16,7 @@ from mithril.cost.communication import find_start_up
 from mithril.cost.work import product_dtype
 from mithril.engine.planned import PlannedEngine
 from mithril.errors import MithrilWarning, PlanError
-from mithril.ir import Checkpoint, Graph, Node, Phase, Value
+from mithril.ir import Graph, Node, Phase, Value
 from mithril.ir.rewrite import walk
 from mithril.mesh import Mesh
 from mithril.models.composition import Composition
@@ -36,7 +36,7 @@ from mithril.runtime.specification import TensorSpec
 from mithril.runtime.training import train_step
 from mithril.runtime.training.optimizer import Optimizer
 from mithril.sharding.regions import links
-from mithril.transform.checkpoint import inline_checkpoints
+from mithril.transform.checkpoint import inline_checkpoints, list_checkpointed
 from mithril.tuning.config import AxisRole
 from mithril.tuning.dimensions import Family, choose_families, find_families
 from mithril.types import DType
@@ -149,12 +149,8 @@ class TunedModel:
     @cached_property
     def kept_share(self) -> float:
         """The share of the bytes of results that the model does not say are computed again."""
-        again = sum(
-            _count_results(body) * times
-            for node, times in walk(self._said.graph)
-            if isinstance(node.op, Checkpoint)
-            for body in node.op.bodies
-        )
+        bodies = list_checkpointed(self._said.graph)
+        again = sum(_count_results(body) * times for body, times in bodies)
         return max(0.0, 1.0 - again / self.activation_bytes) if self.activation_bytes else 1.0
 
     @cached_property

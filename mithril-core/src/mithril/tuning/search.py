@@ -18,7 +18,7 @@ from mithril.tuning.config import Config
 from mithril.tuning.model import TunedModel
 from mithril.tuning.price import Price, price
 from mithril.tuning.recipes import Maker, make_strategy
-from mithril.tuning.space import as_searched, is_flat, vary_one
+from mithril.tuning.space import is_flat, vary_one
 
 SEARCH_SECONDS = 40.0
 """A search plans no longer than that, however large the budget: plans may take seconds.
@@ -101,15 +101,14 @@ class Search:
         for number, candidate in enumerate(waiting):
             self.tell(len(waiting), number, self.best)
             self._visit(candidate)
-        before: Candidate | None = None
-        while self.best is not None and self.best is not before:  # one thing otherwise
-            before = self.best
-            for candidate in self._order(self._list_rivals(before)):
-                is_allowed = self.searches or not candidate.config.is_searched
-                if is_allowed and candidate.config not in self._seen:
-                    self.considered += 1
-                    self._late = 0
-                    self._visit(candidate)
+        while self.best is not None:
+            rivals = self._order(self._list_rivals(self.best))
+            for candidate in rivals:
+                self.considered += 1
+                self._late = 0
+                self._visit(candidate)
+            if not rivals:
+                break
         self.tell(len(waiting), len(waiting), self.best)
         return sorted(self.planned, key=self._rank)
 
@@ -145,14 +144,18 @@ class Search:
         return is_late or time.process_time() - self._begin > most
 
     def _list_rivals(self, best: Candidate) -> Iterator[Config]:
-        """Yield what does one thing otherwise than the best, and the best mesh without stages.
+        """Yield what does one thing otherwise than the best, and than the best without stages.
 
-        On that mesh the exact search splits tensors, which the best may say nothing of.
+        On a mesh without stages the exact search splits tensors.
         """
-        yield from vary_one(self.tuned, best.config)
-        flat = [c for c in (*self.planned, *self.waiting) if is_flat(self.tuned, c.config)]
+        flat = [c for c in self.planned if is_flat(self.tuned, c.config)]
+        starts = [best.config]
         if flat:
-            yield as_searched(min(flat, key=lambda c: c.cost(self.tuned.objective)).config)
+            starts.append(min(flat, key=self._rank).config)
+        for config in dict.fromkeys(one for start in starts for one in vary_one(self.tuned, start)):
+            is_allowed = self.searches or not config.is_searched
+            if is_allowed and config not in self._seen:
+                yield config
 
     def _order(self, configs: Iterable[Config]) -> list[Candidate]:
         """Return the candidates, the best estimate first; what is about to fit before the rest."""

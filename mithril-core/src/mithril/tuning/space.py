@@ -206,4 +206,4 @@ def _product(sizes: Sequence[int]) -> int:
     return found
 
 
-__all__ = ["SEARCHED", "SPACES", "as_searched", "is_flat", "list_configs", "vary_one"]
+__all__ = ["SEARCHED", "SPACES", "is_flat", "list_configs", "vary_one"]
