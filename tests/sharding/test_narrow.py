@@ -95,3 +95,12 @@ def test_blocks_that_are_alike_share_what_is_shifted() -> None:
     short, long = (find_pairs(*chain(length, 5)) for length in (16, 32))
     assert set(find_groups(long, 5)) == set(find_groups(short, 5))
     assert len(set(find_groups(long, 100))) == len(long.own)
+
+
+def test_a_known_choice_may_be_the_best_before_anything_is_shifted() -> None:
+    """Mini-buckets may find it: then no value is within a small part of what is left to close."""
+    domains, tables = chain(2, 3)
+    exact = eliminate(domains, tables)
+    for cap in range(9, 28):
+        narrowed = minimise(domains, tables, cap)
+        assert narrowed.bound <= exact.cost <= narrowed.cost

@@ -100,8 +100,9 @@ class _Narrowing:
             least, more = self._diffuse(is_coarse=number < COARSE)
             self._bound = max(self._bound, least)
             margin = self._seek(least, more)
-            if math.isinf(self._cost) and number >= COARSE:
-                self._solve(_keep(more, MARGINS[-1] * abs(least)), self._cap // SHARE)
+            few = _keep(more, MARGINS[-1] * abs(least))
+            if math.isinf(self._cost) and number >= COARSE and all(map(len, few)):
+                self._solve(few, self._cap // SHARE)
             gap = self._find_limit() - least
             if margin >= gap or not self._leave_out(_keep(more, gap)):
                 self._bound = self._cost
@@ -143,7 +144,7 @@ class _Narrowing:
         for part in STEPS if is_known else MARGINS:
             margin = part * (gap if is_known else abs(least))
             kept = _keep(more, margin)
-            if not self._outgrows(kept):
+            if all(map(len, kept)) and not self._outgrows(kept):
                 self._solve(kept, self._cap)
                 if math.isfinite(self._cost):
                     return margin
