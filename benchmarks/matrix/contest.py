@@ -73,7 +73,8 @@ def annotate(model: ml.Model, row: Row, backend: ml.Backend) -> ml.Model:
     if row.model == "mlp":
         column, line = ml.P("tensor", None), ml.P(None, "tensor")
         layers = range(split_layers(row.sizes))
-        return model.shard({f"layer{i}.weight": line if i % 2 else column for i in layers})
+        model.shard({f"layer{i}.weight": line if i % 2 else column for i in layers})
+        return model
     megatron(model)
     if row.model == "llama":
         model.shard({"*.mlp.gate.weight": ml.P("tensor", None)})

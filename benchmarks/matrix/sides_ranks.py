@@ -1,8 +1,8 @@
 """The sides of a row on PyTorch in a job of ranks: every process holds all of them.
 
 By hand these are `DistributedDataParallel` with buckets of several sizes, FSDP2 around blocks and
-around the whole, and tensor parallelism after Megatron, written by hand and by `parallelize_module`;
-both kinds together are Megatron by hand inside `DistributedDataParallel`. A pipeline is PyTorch's own, in
+around the whole, and tensor parallelism after Megatron; both kinds together are that inside
+`DistributedDataParallel`. A pipeline is PyTorch's own, in
 the order of 1F1B on both sides; there a call ends when it has ended on all ranks.
 """
 
@@ -34,7 +34,6 @@ from benchmarks.matrix.contest import (
 )
 from benchmarks.matrix.models import split_layers
 from benchmarks.matrix.sides_torch import differentiate, open_ours, read_inputs
-from benchmarks.torch_by_hand import tensor_parallel
 from benchmarks.torch_pipeline import ended, part_of
 from benchmarks.torch_sides import hand_in, together
 from benchmarks.training_torch import by_hand, fused, list_held, mean_of, peak_of
@@ -107,10 +106,7 @@ def list_ways(row: Row, mesh: DeviceMesh) -> dict[str, Prepare]:
             )
             for size in BUCKETS[1::2]
         }
-    found: dict[str, Prepare] = {"Megatron by hand": split}
-    if row.model == "gpt":
-        found["DTensor"] = lambda module: tensor_parallel(module, mesh)
-    return found
+    return {"Megatron by hand": split}
 
 
 def shard(mesh: DeviceMesh, module: nn.Module) -> nn.Module:
