@@ -97,8 +97,7 @@ def test_blocks_that_are_alike_share_what_is_shifted() -> None:
     assert len(set(find_groups(long, 100))) == len(long.own)
 
 
-def test_a_known_choice_may_be_the_best_before_anything_is_shifted() -> None:
-    """Mini-buckets may find it: then no value is within a small part of what is left to close."""
+def test_bound_and_cost_enclose_the_minimum_whatever_the_cap() -> None:
     domains, tables = chain(2, 3)
     exact = eliminate(domains, tables)
     for cap in range(9, 28):
