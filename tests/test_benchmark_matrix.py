@@ -113,6 +113,19 @@ def test_a_row_that_crashes_says_why():
     assert found.reason == "KeyError: 'features' (exit code 1)"
 
 
+def test_the_first_error_is_the_reason():
+    said = (
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File x\n[rank0]: StopIteration\n"
+    )
+    assert matrix.read_reason(f"{said}[rank1]: RuntimeError: reset\n", 1) == (
+        "[rank0]: StopIteration (exit code 1)"
+    )
+    differ = "AssertionError:\nNot equal to tolerance\n\nloss\nMismatched elements: 1\n"
+    assert matrix.read_reason(differ, 2).startswith("AssertionError: Not equal to tolerance loss")
+    assert matrix.read_reason("killed\n", 9) == "killed (exit code 9)"
+    assert matrix.read_reason("", 9) == "it said nothing (exit code 9)"
+
+
 def test_a_row_runs_in_a_process_of_its_own():
     found = matrix.run_row(tiny("mlp", "numpy", kind="forward"), 0.01)
     assert isinstance(found, matrix.Found), found

@@ -125,12 +125,15 @@ def run_row(row: Row, seconds: float) -> Found | Failure:
 
 
 def read_reason(said: str, code: int) -> str:
-    """Return the line that tells best why a process failed: its own error, else its last line."""
+    """Return what tells best why a process failed: the first error that it names, else its last line.
+
+    An assertion of NumPy says what differs in the lines below the name of the error.
+    """
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    errors = [
-        line for line in lines if re.match(r"(\[rank\d+\]: *)?[\w.]*(Error|Exception)\b", line)
-    ]
-    return f"{(errors or lines or ['it said nothing'])[0]} (exit code {code})"
+    error = re.compile(r"\[rank\d+\]: (?!Traceback)[A-Za-z]|[\w.]*(Error|Exception)\b")
+    first = next((i for i, line in enumerate(lines) if error.match(line)), len(lines) - 1)
+    count = 4 if lines and lines[first].endswith(":") else 1
+    return f"{' '.join(lines[first : first + count]) or 'it said nothing'} (exit code {code})"
 
 
 # ------------------------------------------------------------------ the table

@@ -305,11 +305,15 @@ def _check_types(
 
 
 def _separate(arrays: Sequence[Array]) -> list[Array]:
-    """Return arrays no two of which are one in memory: each is given up for itself."""
+    """Return arrays no two of which are one in memory: each is given up for itself.
+
+    Those of other processes' stages have no memory here.
+    """
     seen: set[int] = set()
     found = []
     for x in arrays:
-        found.append(deepcopy(x) if id(x.shards) in seen else x)
+        is_shared = x.shards is not None and id(x.shards) in seen
+        found.append(deepcopy(x) if is_shared else x)
         seen.add(id(x.shards))
     return found
 
