@@ -78,6 +78,21 @@ def test_many_tokens_are_split_instead() -> None:
     assert not lies(plan, "up0.weight").axes(0)
 
 
+def test_batches_alone_are_split_where_sums_of_gradients_hide() -> None:
+    """Activations that are moved have somebody waiting; sums travel while others are computed."""
+    model, shapes = feed_forward(1024, 1024, 3), {"x0": (4096, 1024)}
+    backend = plan_backend(ml.Mesh(a=2, b=2, c=2), HARDWARE)
+    plan = ml.compile(model, backend, auto_partition=True, shapes=shapes).plan
+    within = ml.compile(
+        model, backend, auto_partition=True, partition_search_space="data", shapes=shapes
+    ).plan
+    assert any("batches alone are split: a step takes" in note for note in plan.notes)
+    assert plan.timeline().seconds == within.timeline().seconds
+    assert {row.phase for row in plan.collectives()} == {"backward"}
+    assert plan.search.bound < plan.search.cost == pytest.approx(within.search.cost)
+    assert not plan.search.is_exact
+
+
 def test_tokens_and_weights_of_one_size_are_split_over_an_axis_each() -> None:
     """Either alone would exchange all of the other; each over one axis exchanges an eighth."""
     mesh, shapes = ml.Mesh(data=8, tensor=8), {"x0": (16384, 4096)}

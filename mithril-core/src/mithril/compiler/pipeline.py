@@ -25,7 +25,7 @@ from mithril.compiler.compression import compress, mark, narrow
 from mithril.compiler.overlap import place_in_plan
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
-from mithril.compiler.search import complete, limit_fusion, plan_within
+from mithril.compiler.search import choose_by_timeline, complete, limit_fusion, plan_within
 from mithril.cost import Target
 from mithril.ir import Graph
 from mithril.partition.algorithms import carry_out
@@ -99,7 +99,8 @@ def make_plan(
         def plan_for(search: Search | None) -> Plan:
             return _make_plan(graph, request, target, replace(options, search=search))
 
-        return plan_within(plan_for, options.search, request.donated)
+        found = plan_within(plan_for, options.search, request.donated)
+        return choose_by_timeline(found, plan_for, options.search, target, request.donated)
 
 
 def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:

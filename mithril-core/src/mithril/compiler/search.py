@@ -1,7 +1,11 @@
-"""Plans that are searched for within the memory that a user grants.
+"""Plans that are searched for: within the memory that a user grants, and by their timelines.
 
 A search knows what a device holds between phases; a plan knows its fullest moment. Where that is
 above what was granted, the search is made again with as much less as it was above, a few times.
+
+A search adds up work and moves, one after another; a plan knows that sums of gradients travel
+together, and while others are computed. That hides most of what splitting the batch alone sends, so
+the best plan of that is made, too, and taken where its step is predicted to be shorter.
 """
 
 from __future__ import annotations
@@ -10,13 +14,17 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from mithril.compiler.request import PlanOptions, Request
+from mithril.cost import Target, predict_timeline
 from mithril.errors import PlanError
 from mithril.plan import Plan
 from mithril.sharding import MEMORY, Search
-from mithril.units import format_bytes
+from mithril.sharding.search import DATA, MIXED, THROUGHPUT
+from mithril.units import format_bytes, format_seconds
 
 ROUNDS = 6
 """So many searches are made at most."""
+LEAST_GAIN = 0.02
+"""The part of a step's time that a plan has to save which costs more by the measure of a search."""
 LISTED = 3
 """So many kinds of memory are named that take most."""
 
@@ -88,3 +96,45 @@ def plan_within(
             f"memory or devices, a smaller batch, or checkpointing"
         )
     return replace(plan, search=plan.search.against(bound))
+
+
+def choose_by_timeline(
+    found: Plan,
+    plan_for: Callable[[Search | None], Plan],
+    search: Search | None,
+    target: Target,
+    donated: Collection[str],
+) -> Plan:
+    """Return the plan of a search, or the best one that splits batches alone if that is faster.
+
+    Args:
+        found: the plan of the search.
+        plan_for: returns the plan of a search.
+        search: what is asked for; None for no search.
+        target: where the plan will run.
+        donated: names of inputs that are given up.
+    """
+    if search is None or found.search is None or not _hides_sums(search, target):
+        return found
+    try:
+        other = plan_within(plan_for, replace(search, spaces=(DATA,)), donated)
+    except PlanError:  # that has no plan within the limits
+        return found
+    seconds = [predict_timeline(plan, target.hardware).seconds for plan in (found, other)]
+    if other.search is None or seconds[1] >= (1 - LEAST_GAIN) * seconds[0]:
+        return found
+    least, taken = map(format_seconds, seconds)
+    why = (
+        f"batches alone are split: a step takes {taken}, as sums travel while others are computed, "
+        f"and {least} with what costs the least one after another"
+    )
+    result = other.search.against(found.search)
+    return replace(other, search=result, notes=(*other.notes, why))
+
+
+def _hides_sums(search: Search, target: Target) -> bool:
+    return (
+        search.objective == THROUGHPUT
+        and MIXED in search.spaces
+        and target.hardware.execution.hides_collectives
+    )

@@ -84,8 +84,8 @@ class SearchResult:
         return format_bytes(number) if self.unit == BYTES else format_seconds(number * 1e-12)
 
 
-NEAR = 1e-9
-"""Of a cost, a part that is nothing."""
+NEAR = 1e-7
+"""Of a cost, a part that is nothing: plans tie that differ by picoseconds of a step."""
 
 
 __all__ = ["BYTES", "PICOSECONDS", "SearchResult"]
