@@ -43,7 +43,7 @@ class Found:
         peer: the strongest by hand.
         time: Mithril's time to the peer's.
         milliseconds: of both.
-        peak: Mithril's peak memory to the peer's.
+        peak: Mithril's peak memory to the peer's; None where nobody tells.
         first: seconds of both for planning and the first call.
     """
 
@@ -51,20 +51,21 @@ class Found:
     peer: str
     time: Estimate
     milliseconds: tuple[float, float]
-    peak: float
+    peak: float | None
     first: tuple[float, float]
 
     @property
     def is_met(self) -> bool:
         """Whether the row is within its limits."""
         is_slow = self.time.median > SLOWEST and self.time.low > SURELY
-        return not is_slow and self.peak <= LARGEST
+        return not is_slow and (self.peak is None or self.peak <= LARGEST)
 
     def __str__(self) -> str:
         (ours, theirs), first = self.milliseconds, "{:.2f} s, {:.2f} s".format(*self.first)
+        memory = "not told" if self.peak is None else f"{self.peak:.3f}"
         verdict = "" if self.is_met else "  NOT MET"
         return (
-            f"{self.time}  {ours:7.1f} ms, {theirs:7.1f} ms  memory {self.peak:.3f}  "
+            f"{self.time}  {ours:7.1f} ms, {theirs:7.1f} ms  memory {memory}  "
             f"first call {first}  {self.row}; {self.peer}{verdict}"
         )
 
@@ -89,7 +90,8 @@ def judge(row: Row, times: Times) -> Found:
     """Return what the times of a row say."""
     (peer,) = (n for n in times if n != MITHRIL and not n.startswith((FIRST, PEAK)))
     ours, theirs = (1e3 * statistics.median(times[name]) for name in (MITHRIL, peer))
-    peak = times[PEAK + MITHRIL][0] / times[PEAK + peer][0]
+    is_told = PEAK + peer in times
+    peak = times[PEAK + MITHRIL][0] / times[PEAK + peer][0] if is_told else None
     first = (times[FIRST + MITHRIL][0], times[FIRST + peer][0])
     return Found(row, peer, ratio(times, MITHRIL, peer), (ours, theirs), peak, first)
 

@@ -44,13 +44,13 @@ class Side:
     Args:
         run: makes a call, and returns when all is computed.
         loss: makes a call, and returns its loss.
-        peak: returns the most bytes alive while a call is made.
+        peak: returns the most bytes alive while a call is made; None where nobody tells.
         first: seconds of planning and of the first call, compiling included.
     """
 
     run: Callable[[], object]
     loss: Callable[[], float]
-    peak: Callable[[], int]
+    peak: Callable[[], int] | None
     first: float
 
 
@@ -229,4 +229,7 @@ def measure(
     chosen = {MITHRIL: sides[MITHRIL], strongest: sides[strongest]}
     times = interleave({n: s.run for n, s in chosen.items()}, rounds, 1, ready=ready)
     first = {FIRST + name: [side.first] for name, side in chosen.items()}
-    return {**times, **first, **{PEAK + n: [float(s.peak())] for n, s in chosen.items()}}
+    counts = {name: side.peak for name, side in chosen.items() if side.peak is not None}
+    is_told = len(counts) == len(chosen)
+    peaks = {PEAK + name: [float(count())] for name, count in counts.items()} if is_told else {}
+    return {**times, **first, **peaks}
