@@ -5,12 +5,12 @@ stands below what makes plans, because some of what it says becomes notes of a p
 """
 
 from mithril.report.device_graph import DeviceGraph
-from mithril.report.explain import explain
+from mithril.report.explain import check_name, explain
 from mithril.report.hints import hints
 from mithril.report.partition_map import partition_map
 from mithril.report.tables import print_collectives, print_shapes
 from mithril.report.timeline import draw
 
 __all__ = [
-    "DeviceGraph", "draw", "explain", "hints", "partition_map", "print_collectives", "print_shapes",
+    "DeviceGraph", "draw", "check_name", "explain", "hints", "partition_map", "print_collectives", "print_shapes",
 ]  # fmt: skip

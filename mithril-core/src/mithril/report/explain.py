@@ -25,11 +25,7 @@ def explain(plan: Plan, tensor: str | None = None) -> str:
         OptionError: it is no name.
         PlanError: the plan knows no tensor of that name.
     """
-    if tensor is not None and not isinstance(tensor, str):
-        raise OptionError(
-            f"explain() takes the name of a tensor, not {tensor!r}; give one, such as "
-            f"'{plan.outputs[0].name}', or none"
-        )
+    check_name(tensor, plan.outputs[0].name)
     if tensor is not None:
         return _explain_tensor(plan, tensor)
     rows, is_timed = plan.collectives(), _is_timed(plan.pricing)
@@ -40,6 +36,23 @@ def explain(plan: Plan, tensor: str | None = None) -> str:
     for number, row in enumerate(rows, start=1):
         lines += _explain_row(number, row, is_timed)
     return "\n".join(lines)
+
+
+def check_name(tensor: object, example: str) -> None:
+    """Raise unless something is the name of a tensor, or None.
+
+    Args:
+        tensor: what is explained.
+        example: a name that there is, for the message.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    if tensor is not None and not isinstance(tensor, str):
+        raise OptionError(
+            f"explain() takes the name of a tensor, not {tensor!r}; give one, such as "
+            f"'{example}', or none"
+        )
 
 
 def _is_timed(pricing: Pricing | None) -> bool:

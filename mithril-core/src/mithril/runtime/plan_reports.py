@@ -14,7 +14,7 @@ from mithril.models import Layer
 from mithril.models.composition import Composition
 from mithril.models.summary import summarize, tabulate
 from mithril.plan import Plan
-from mithril.report import explain, partition_map, print_collectives, print_shapes
+from mithril.report import check_name, explain, partition_map, print_collectives, print_shapes
 from mithril.runtime.asked import Evaluation
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bound
@@ -141,4 +141,5 @@ class PlanReports(ABC):
             OptionError: it is no name.
             PlanError: the plan knows no tensor of that name, or no shapes are known yet.
         """
+        check_name(tensor, self.outputs[0])  # also where there is no plan yet
         return explain(self.plan, tensor)

@@ -133,11 +133,12 @@ def _split_stream(
     """
     axes = (*config.names(Role.context), *config.names(Role.tensor))
     batch, sequence = find_batch(tuned), find_sequence(tuned)
-    if batch is None or sequence is None or not can_split_stream(tuned, config):
+    if sequence is None or not can_split_stream(tuned, config):
         return None
+    samples_of = sequence.values if batch is None else batch.values  # one sample is no family
     taken = {n for family in tuned.choose_families(config.size(Role.tensor)) for n in family.values}
-    names = {n: d for n, d in sequence.values.items() if n in batch.values and n not in taken}
-    samples = {name: batch.values[name] for name in names}
+    names = {n: d for n, d in sequence.values.items() if n in samples_of and n not in taken}
+    samples = {} if batch is None else {name: batch.values[name] for name in names}
     return _split(_split({}, samples, config.names(Role.data)), names, axes)
 
 
