@@ -12,5 +12,6 @@ from mithril.report.tables import print_collectives, print_shapes
 from mithril.report.timeline import draw
 
 __all__ = [
-    "DeviceGraph", "draw", "check_name", "explain", "hints", "partition_map", "print_collectives", "print_shapes",
+    "DeviceGraph", "check_name", "draw", "explain", "hints", "partition_map", "print_collectives",
+    "print_shapes",
 ]  # fmt: skip
