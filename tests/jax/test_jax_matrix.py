@@ -7,8 +7,10 @@ import pytest
 from benchmarks.matrix import sides_jax
 from benchmarks.matrix.cases import DATA, DATA_TENSOR, FAMILIES, FSDP, TENSOR
 from tests.matrix_rows import tiny
+from tests.profiles import quick
 
 
+@quick(lambda kind, model: kind == "step" and model in ("mlp", "gpt", "resnet"))
 @pytest.mark.parametrize("kind", ["forward", "step"])
 @pytest.mark.parametrize("model", FAMILIES)
 def test_all_sides_agree(model: str, kind: str):
@@ -18,6 +20,7 @@ def test_all_sides_agree(model: str, kind: str):
     assert all(side.peak() > 0 for side in sides.values())
 
 
+@quick(lambda model: model == "llama")
 @pytest.mark.parametrize(
     ("model", "parallelism", "sides"),
     [

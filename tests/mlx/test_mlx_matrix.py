@@ -9,11 +9,13 @@ import pytest
 from benchmarks.matrix import sides_mlx
 from benchmarks.matrix.cases import list_rows
 from tests.matrix_rows import tiny
+from tests.profiles import quick
 
 MODELS = sorted({row.model for row in list_rows(0) if row.backend == "mlx"})
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="MLX compiles with a C++ compiler")
+@quick(lambda kind, model: kind == "step" and model in ("mlp", "gpt", "resnet"))
 @pytest.mark.parametrize("kind", ["forward", "step"])
 @pytest.mark.parametrize("model", MODELS)
 def test_all_sides_agree(model: str, kind: str):

@@ -60,6 +60,7 @@ def test_it_is_the_best_of_all(objective: str) -> None:
     assert min(recipes) == min(prices)
 
 
+@pytest.mark.slow
 def test_what_is_left_out_has_a_bound_above_the_best() -> None:
     tuned = tune("gpt", "memory_usage")
     search = Search(tuned)
