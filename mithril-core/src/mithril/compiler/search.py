@@ -114,7 +114,7 @@ def choose_by_timeline(
         target: where the plan will run.
         donated: names of inputs that are given up.
     """
-    if search is None or found.search is None or not _hides_sums(search, target):
+    if search is None or found.search is None or not _is_timed(search, target):
         return found
     try:
         other = plan_within(plan_for, replace(search, spaces=(DATA,)), donated)
@@ -125,16 +125,17 @@ def choose_by_timeline(
         return found
     least, taken = map(format_seconds, seconds)
     why = (
-        f"batches alone are split: a step takes {taken}, as sums travel while others are computed, "
-        f"and {least} with what costs the least one after another"
+        f"batches alone are split: a step takes {taken}, as sums travel together and beside what "
+        f"computes, and {least} with what costs the least one after another"
     )
     result = other.search.against(found.search)
     return replace(other, search=result, notes=(*other.notes, why))
 
 
-def _hides_sums(search: Search, target: Target) -> bool:
+def _is_timed(search: Search, target: Target) -> bool:
+    """Whether a timeline tells more than the sum: devices that run in turn have nothing beside."""
     return (
         search.objective == THROUGHPUT
         and MIXED in search.spaces
-        and target.hardware.execution.hides_collectives
+        and not target.hardware.execution.in_turn
     )
