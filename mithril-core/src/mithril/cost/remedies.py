@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mithril.cost.communication import collective_seconds, find_bucket_bytes
+from mithril.cost.devices import local_bytes
 from mithril.cost.hardware import Hardware
 from mithril.cost.liveness import ACTIVATIONS, HOST, TEMPORARIES
 from mithril.cost.memory import DeviceMemory, PlanMemory
@@ -95,7 +96,7 @@ def _rest_parameters(plan: Plan, row: DeviceMemory, hardware: Hardware) -> Itera
     gradients = row.parts["gradients"] / held if held else 0.0
     for axis in plan.mesh.axes:
         cut = [port for port in ports if axis.size > 1 and _can_rest(port, axis.name, axis.size)]
-        sizes = [_local_bytes(port) for port in cut]
+        sizes = [local_bytes(port.type, port.sharding) for port in cut]
         if not sizes:
             continue
         bucket = find_bucket_bytes(AllGather.name, [axis.name], plan.mesh, hardware)
@@ -113,7 +114,9 @@ def _split_activations(plan: Plan, row: DeviceMemory, hardware: Hardware) -> Ite
     """Yield what activations save that are whole along an axis, and could be split."""
     names = {h.name: h.bytes for h in row.alive if h.kind == ACTIVATIONS}
     reports = {name: plan.specs[name] for name in names if name in plan.specs}
-    gradients = sum(_local_bytes(p) for p in plan.outputs if p.name.startswith(GRADIENT))
+    gradients = sum(
+        local_bytes(p.type, p.sharding) for p in plan.outputs if p.name.startswith(GRADIENT)
+    )
     for axis in plan.mesh.axes:
         size = sum(
             names[name]
@@ -171,10 +174,6 @@ def _is_on(port: Port, device: int) -> bool:
 
 def _axes(port: Port) -> set[str]:
     return {axis.split(".")[0] for axis in port.sharding.split_axes}
-
-
-def _local_bytes(port: Port) -> int:
-    return port.type.with_shape(port.sharding.local_shape(port.type.shape)).nbytes
 
 
 def _can_rest(port: Port, axis: str, size: int) -> bool:

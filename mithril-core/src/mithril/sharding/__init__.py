@@ -11,8 +11,9 @@ from mithril.sharding.choose import Choice, choose
 from mithril.sharding.constraints import Constraints, find_constraints, list_constrained
 from mithril.sharding.find import find
 from mithril.sharding.layout import FREE, UNSAID, Layout
+from mithril.sharding.moves import Move
 from mithril.sharding.option import Option
-from mithril.sharding.reshard import Move, Resharder
+from mithril.sharding.reshard import Resharder
 from mithril.sharding.search import LATENCY, MEMORY, SEARCHED, SEARCHED_REST, Search
 from mithril.sharding.trial import part_sizes
 from mithril.sharding.widen import find_confined, find_cuts, find_expandable
