@@ -15,7 +15,8 @@ from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh, P, Sharding, carry, refine
 from mithril.mesh.refinement import has_same_layout
 from mithril.sharding import Layout, Resharder, choose, collect, find_constraints
-from mithril.sharding.objective import PRICE_UNIT, Objective
+from mithril.sharding.move_prices import PRICE_UNIT, MovePrices
+from mithril.sharding.objective import Objective
 from mithril.types import DType, TensorType
 
 from tests.graphs import Ran, on_one_device, run, values_for
@@ -175,7 +176,7 @@ def test_choice_is_the_cheapest_of_all(steps: list[str], mesh: Mesh, data: st.Da
     given_ = find_constraints(graph, mesh, {n: Layout(s) for n, s in arriving.items()})
     resharder = Resharder(mesh, SIMULATED)
     candidates = collect(graph, given_)
-    objective = Objective(graph, given_, candidates, resharder)
+    objective = Objective(graph, given_, candidates, MovePrices(resharder))
     sizes = objective.domains
     if np.prod(np.array(sizes, float)) > 20_000:
         return
@@ -183,6 +184,6 @@ def test_choice_is_the_cheapest_of_all(steps: list[str], mesh: Mesh, data: st.Da
         sum(float(t.costs[tuple(values[v] for v in t.variables)]) for t in objective.tables)
         for values in itertools.product(*map(range, sizes))
     )
-    choice = choose(graph, given_, candidates, resharder)
+    choice = choose(graph, given_, candidates, MovePrices(resharder))
     assert choice.is_exact
     assert choice.price * PRICE_UNIT == best

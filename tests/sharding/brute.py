@@ -17,7 +17,8 @@ from mithril.ir import Graph, Node, Phase, Value
 from mithril.mesh import Mesh, Sharding
 from mithril.sharding import Constraints, Layout, Resharder, collect, find_constraints
 from mithril.sharding.layout import FREE
-from mithril.sharding.objective import PRICE_UNIT, Objective
+from mithril.sharding.move_prices import PRICE_UNIT, MovePrices
+from mithril.sharding.objective import Objective
 from mithril.sharding.option import Option
 from mithril.sharding.search import Search
 from mithril.sharding.trial import work_seconds
@@ -43,7 +44,7 @@ class Everything:
         self.candidates = collect(joint, self.given)
         (space,) = search.spaces
         wide = widen(self.candidates, joint, self.given, space)
-        objective = Objective(joint, self.given, wide, self.resharder, space)
+        objective = Objective(joint, self.given, wide, MovePrices(self.resharder), space)
         self.rules, self.options = wide.rules, objective.options
         self.homes, self.rests = objective.homes, objective.rests
         self.move = cache(self.move)

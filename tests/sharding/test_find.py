@@ -15,7 +15,8 @@ from mithril.mesh import Mesh
 from mithril.sharding import Search, find
 from mithril.sharding.budget import Limit
 from mithril.sharding.moments import list_moments
-from mithril.sharding.objective import PRICE_UNIT, Objective
+from mithril.sharding.move_prices import PRICE_UNIT, MovePrices
+from mithril.sharding.objective import Objective
 from mithril.sharding.widen import widen
 from mithril.types import DType, TensorType
 
@@ -71,7 +72,7 @@ def problems(draw: st.DrawFn) -> tuple[Everything, Search]:
 def test_what_is_found_is_the_best_of_all(problem: tuple[Everything, Search]) -> None:
     every, _ = problem
     best = min(price for _, _, price in every.list_all())
-    found = find(every.graph, every.given, every.candidates, every.resharder).result
+    found = find(every.graph, every.given, every.candidates, MovePrices(every.resharder)).result
     assert found.is_exact
     assert found.bound <= found.cost
     assert math.floor(found.cost) == best  # ties are decided below a picosecond
@@ -85,12 +86,14 @@ def test_within_memory_the_answer_is_that_of_the_integer_program(
     pytest.importorskip("scipy.optimize")
     every, search = problem
     wide = widen(every.candidates, every.graph, every.given, search.spaces[0])
-    objective = Objective(every.graph, every.given, wide, every.resharder, search.spaces[0])
+    objective = Objective(
+        every.graph, every.given, wide, MovePrices(every.resharder), search.spaces[0]
+    )
     moments = list_moments(every.graph, objective)
 
     def run(**changes: object) -> object:
         given = replace(every.given, search=replace(search, **changes))
-        return find(every.graph, given, every.candidates, every.resharder).result
+        return find(every.graph, given, every.candidates, MovePrices(every.resharder)).result
 
     least, most = run(objective="memory_usage").memory, run().memory
     limit = int(least + share * (most - least))

@@ -26,6 +26,7 @@ from mithril.sharding import (
     Choice,
     Constraints,
     Layout,
+    MovePrices,
     Resharder,
     Search,
     choose,
@@ -141,8 +142,8 @@ def solve(
     if search is not None:
         return _search(opened, mesh, layouts, target)
     graph, given, candidates = opened
-    resharder = Resharder(given.mesh, target.hardware, pads)
-    choice = choose(graph, given, candidates, resharder)
+    prices = MovePrices(Resharder(given.mesh, target.hardware, pads))
+    choice = choose(graph, given, candidates, prices)
     return Solution(graph, given, choice, layouts)
 
 
@@ -170,9 +171,14 @@ def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: T
     ways = [opened, *others]
     found: list[tuple[SearchResult, Solution]] = []
     refusals: list[PlanError] = []
+    prices: dict[Mesh, MovePrices] = {}  # most ways move the same
+    refuses = search.refuses if search is not None and search.has_refusals else None
     for way in ways:
+        finer = way[1].mesh
+        if finer not in prices:
+            prices[finer] = MovePrices(Resharder(finer, target.hardware, pads, refuses))
         try:
-            found.append(_search_in(*way, layouts, target))
+            found.append(_search_in(*way, layouts, prices[finer]))
         except PlanError as error:
             refusals.append(error)
     if not found:
@@ -187,15 +193,13 @@ def _search_in(
     given: Constraints,
     candidates: Candidates,
     layouts: Mapping[str, Layout],
-    target: Target,
+    prices: MovePrices,
 ) -> tuple[SearchResult, Solution]:
     """Return the best way to partition one graph, and what is known of it."""
     search = given.search
     assert search is not None, "asked for by the caller"
     start = time.perf_counter()
-    refuses = search.refuses if search.has_refusals else None
-    resharder = Resharder(given.mesh, target.hardware, given.pads, refuses)
-    found = find(graph, given, candidates, resharder)
+    found = find(graph, given, candidates, prices)
     result = replace(found.result, wall=time.perf_counter() - start)
     chosen = {
         value.name: replace(layouts.get(value.name, UNSAID), decided_by=SEARCHED)

@@ -11,6 +11,7 @@ from mithril.sharding.choose import Choice, choose
 from mithril.sharding.constraints import Constraints, find_constraints, list_constrained
 from mithril.sharding.find import find
 from mithril.sharding.layout import FREE, UNSAID, Layout
+from mithril.sharding.move_prices import MovePrices
 from mithril.sharding.moves import Move
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Resharder
@@ -20,7 +21,7 @@ from mithril.sharding.widen import find_confined, find_cuts, find_expandable
 
 __all__ = [
     "FREE", "LATENCY", "MEMORY", "SEARCHED", "SEARCHED_REST", "UNSAID", "Candidates", "Choice",
-    "Constraints", "Layout", "Move", "Option", "Resharder", "Search", "choose", "collect", "find",
-    "find_confined", "find_constraints", "find_cuts", "find_expandable", "list_constrained",
-    "part_sizes",
+    "Constraints", "Layout", "Move", "MovePrices", "Option", "Resharder", "Search", "choose",
+    "collect", "find", "find_confined", "find_constraints", "find_cuts", "find_expandable",
+    "list_constrained", "part_sizes",
 ]  # fmt: skip

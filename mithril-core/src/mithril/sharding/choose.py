@@ -18,8 +18,9 @@ from mithril.mesh import Sharding
 from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Answer
+from mithril.sharding.move_prices import PRICE_UNIT, MovePrices
 from mithril.sharding.narrow import minimise
-from mithril.sharding.objective import PRICE_UNIT, Objective, ValueUse
+from mithril.sharding.objective import Objective, ValueUse
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Resharder
 
@@ -61,11 +62,9 @@ class Choice:
         return self.rules[node].sizes
 
 
-def choose(
-    graph: Graph, given: Constraints, candidates: Candidates, resharder: Resharder
-) -> Choice:
+def choose(graph: Graph, given: Constraints, candidates: Candidates, prices: MovePrices) -> Choice:
     """Return the cheapest choice; see the module's text."""
-    objective = Objective(graph, given, candidates, resharder)
+    objective = Objective(graph, given, candidates, prices)
     return make_choice(objective, minimise(objective.domains, objective.tables))
 
 

@@ -23,8 +23,8 @@ from mithril.sharding.choose import Choice, make_choice
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Answer, Table, evaluate
 from mithril.sharding.moments import Moment, list_moments
-from mithril.sharding.objective import PRICE_UNIT, Objective, ValueUse
-from mithril.sharding.reshard import Resharder
+from mithril.sharding.move_prices import PRICE_UNIT, MovePrices
+from mithril.sharding.objective import Objective, ValueUse
 from mithril.sharding.search import ANNOTATIONS, COMMUNICATION, DATA, MEMORY, MIXED, TENSOR, Search
 from mithril.sharding.widen import widen
 from mithril.units import format_bytes
@@ -48,14 +48,14 @@ class Found:
     fetched: frozenset[Value]
 
 
-def find(graph: Graph, given: Constraints, candidates: Candidates, resharder: Resharder) -> Found:
+def find(graph: Graph, given: Constraints, candidates: Candidates, prices: MovePrices) -> Found:
     """Return the best of the spaces that are searched.
 
     Args:
         graph: the graph.
         given: what is said, and what is searched for.
         candidates: what the shardings that are said lead to.
-        resharder: prices the moves, and its hardware the work.
+        prices: of moves; the hardware of its resharder prices the work.
 
     Raises:
         PlanError: nothing keeps to the limits.
@@ -63,7 +63,7 @@ def find(graph: Graph, given: Constraints, candidates: Candidates, resharder: Re
     search = given.search
     assert search is not None, "asked for by the caller"
     tries = [
-        _Try(graph, given, widen(candidates, graph, given, space), resharder, space, search)
+        _Try(graph, given, widen(candidates, graph, given, space), prices, space, search)
         for space in search.spaces
     ]
     answers = [one.solve() for one in tries]
@@ -72,7 +72,7 @@ def find(graph: Graph, given: Constraints, candidates: Candidates, resharder: Re
         # What is known to be good of less may be better than what was met; the bound stays.
         for space in NARROW:
             tries.append(
-                _Try(graph, given, widen(candidates, graph, given, space), resharder, space, search)
+                _Try(graph, given, widen(candidates, graph, given, space), prices, space, search)
             )
             answers.append(tries[-1].solve())
     if all(math.isinf(answer.cost) for answer in answers):
@@ -88,7 +88,7 @@ class _Try:
         graph: the graph.
         given: what is said, and what is searched for.
         candidates: of the space.
-        resharder: prices the moves, and its hardware the work.
+        prices: of moves; the hardware of its resharder prices the work.
         space: one of `SPACES`.
         search: what is asked for.
     """
@@ -98,12 +98,12 @@ class _Try:
         graph: Graph,
         given: Constraints,
         candidates: Candidates,
-        resharder: Resharder,
+        prices: MovePrices,
         space: str,
         search: Search,
     ) -> None:
         self._search, self._space = search, space
-        self._objective = Objective(graph, given, candidates, resharder, space)
+        self._objective = Objective(graph, given, candidates, prices, space)
         self._moments = list_moments(graph, self._objective)
         self._tables = self._list_tables()
 

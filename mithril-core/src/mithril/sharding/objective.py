@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -33,18 +33,15 @@ from mithril.mesh import MICRO, Sharding
 from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Table
+from mithril.sharding.move_prices import FORBIDDEN, PRICE_UNIT, MovePrices
 from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links, split_slice
-from mithril.sharding.reshard import PICOSECONDS, Resharder
+from mithril.sharding.reshard import PICOSECONDS
 from mithril.sharding.resting import find_resting
 from mithril.sharding.search import MIXED
 from mithril.sharding.trial import exchange_seconds, work_seconds
-from mithril.types import TensorType
 
-FORBIDDEN = float("inf")
-PRICE_UNIT = 64.0  # one picosecond; what lies below breaks ties
-# Prices are multiples of PRICE_UNIT; each weight is less than that, so it decides among equal ones.
-COLLECTIVE_TIE = 1.0  # fewer collectives first
+# Below the unit of prices, and behind COLLECTIVE_TIE of `move_prices`:
 MEMORY_TIE = 0.5  # then the smaller copy of a value that may lie anywhere
 LINEAR_TIE = 0.25  # then reduce early: the plan names the layer that made the partial sum
 
@@ -54,8 +51,6 @@ Use = tuple[Node, int]
 """An operand of a node."""
 Item = Node | ValueUse | Value
 """What is chosen: an option, a home, or where a parameter rests."""
-Price = Callable[[TensorType, Sharding, Sharding], float]
-"""The price of moving a value of some type from one sharding to another."""
 
 
 class Objective:
@@ -65,7 +60,7 @@ class Objective:
         graph: the global graph.
         given: the shardings that are given.
         candidates: what may be split.
-        resharder: prices the moves, and its hardware the work.
+        prices: of moves; the hardware of its resharder prices the work.
         space: of what is searched for.
     """
 
@@ -74,7 +69,7 @@ class Objective:
         graph: Graph,
         given: Constraints,
         candidates: Candidates,
-        resharder: Resharder,
+        prices: MovePrices,
         space: str = MIXED,
     ) -> None:
         self.rests = find_resting(graph, given, space)
@@ -84,16 +79,9 @@ class Objective:
         self.domains: list[int] = []
         self.node_tables: list[Table] = []
         self.value_tables: list[Table] = []
-        self._prices: dict[
-            tuple[Price, TensorType, tuple[Sharding, ...], tuple[Sharding, ...]], np.ndarray
-        ] = {}
-        self._known_prices: dict[
-            tuple[Price, TensorType], dict[Sharding, dict[Sharding, float]]
-        ] = {}
-        self._shaped: dict[tuple[int, int, bool], tuple[np.ndarray, np.ndarray]] = {}
         self.given = given
         self.candidates = candidates
-        self.resharder = resharder
+        self._moves, self.resharder = prices, prices.resharder
         self._node_options = NodeOptions(given.mesh, candidates, given.pads)
         self._times: dict[Node, int] = {}
         self._node_prices: dict[tuple[int, int], np.ndarray] = {}
@@ -299,15 +287,15 @@ class Objective:
         homes = self.homes[value_use]
         self._add(value_use, len(homes))
         if value in self.rests:
-            prices = self._price_all(self._move, value.type, self.rests[value], homes)
+            prices = self._moves.tabulate(self._moves.move, value.type, self.rests[value], homes)
             self._relate(value, value_use, prices)
         elif value not in self._arrives:
             produced = self._list_produced(value, producer)
-            prices = self._shape(self._arrival(value, produced, homes), times)
+            prices = self._moves.shape(self._arrival(value, produced, homes), times)
             self._connect(producer, value_use, prices)
         goals = self._promised.get(value)
         if goals is not None:
-            leave = [[self._leave(home, goals, value) for home in homes]]
+            leave = [[self._moves.leave(value.type, home, goals) for home in homes]]
             self._connect(None, value_use, np.array(leave))
         fixed: set[Sharding] = set()
         for use in uses:
@@ -316,65 +304,15 @@ class Objective:
                 if need[0] in fixed:
                     continue  # equal reshards of a value are shared
                 fixed.add(need[0])
-            prices = self._price_all(self._use, value.type, homes, tuple(need))
-            self._connect(use[0], value_use, self._shape(prices, times, is_turned=True))
+            prices = self._moves.tabulate(self._moves.use, value.type, homes, tuple(need))
+            self._connect(use[0], value_use, self._moves.shape(prices, times, is_turned=True))
 
     def _arrival(
         self, value: Value, produced: Sequence[Sharding], homes: tuple[Sharding, ...]
     ) -> np.ndarray:
         if self.given.of(value).is_free:  # arrives where it is needed; the smaller the better
             return np.array([[MEMORY_TIE / h.mesh.product(h.split_axes) for h in homes]])
-        return self._price_all(self._move, value.type, tuple(produced), homes)
-
-    def _price_all(
-        self,
-        price: Price,
-        type: TensorType,
-        starts: tuple[Sharding, ...],
-        goals: tuple[Sharding, ...],
-    ) -> np.ndarray:
-        """Return the price from each start to each goal; equal blocks ask for the same again."""
-        key = (price, type, starts, goals)
-        if key not in self._prices:
-            rows = self._known_prices.setdefault((price, type), {})
-            for start in starts:
-                row = rows.setdefault(start, {})
-                for goal in goals:
-                    if goal not in row:
-                        row[goal] = price(type, start, goal)
-            self._prices[key] = np.array([[rows[s][g] for g in goals] for s in starts])
-        return self._prices[key]
-
-    def _shape(self, prices: np.ndarray, times: int, *, is_turned: bool = False) -> np.ndarray:
-        """Return prices as often as they are paid; equal blocks get the same array."""
-        key = (id(prices), times, is_turned)
-        if key not in self._shaped:
-            turned = prices.T if is_turned else prices
-            self._shaped[key] = prices, turned * times
-        return self._shaped[key][1]
-
-    def _use(self, type: TensorType, home: Sharding, need: Sharding) -> float:
-        """Once a value has been reduced nobody uses its partial form: reduce on the way home."""
-        if not set(home.partial) <= set(need.partial):
-            return FORBIDDEN
-        return self._move(type, home, need)
-
-    def _leave(self, home: Sharding, goals: Sequence[Sharding], value: Value) -> float:
-        if home.partial:
-            return FORBIDDEN
-        return sum(self._move(value.type, home, goal) for goal in dict.fromkeys(goals))
-
-    def _move(self, type: TensorType, start: Sharding, goal: Sharding) -> float:
-        if start == goal:
-            return 0.0
-        for axis, reduction in goal.partial:
-            held = start.reduction_of(axis)
-            if held != reduction and not (held is None and reduction == "sum"):
-                return FORBIDDEN  # only a sum can be made partial
-        path = self.resharder.find_path(start, goal, type)
-        if path is None:
-            return FORBIDDEN
-        return path.price * PRICE_UNIT + path.collectives * COLLECTIVE_TIE
+        return self._moves.tabulate(self._moves.move, value.type, tuple(produced), homes)
 
     # -------------------------------------------------------------- prices of links
 
@@ -392,12 +330,12 @@ class Objective:
 
     def _cross(self, link: Link, before: Sharding, after: Sharding) -> float:
         if link.stacks:  # what leaves a loop may still be partial there, and is reduced once
-            return self._move(link.target.type, add_leading_dim(before), after)
+            return self._moves.move(link.target.type, add_leading_dim(before), after)
         if link.slices:
-            return self._use(link.source.type, before, add_leading_dim(after))
+            return self._moves.use(link.source.type, before, add_leading_dim(after))
         if link.leaves:
-            return self._move(link.source.type, before, after)
-        return self._use(link.source.type, before, after)
+            return self._moves.move(link.source.type, before, after)
+        return self._moves.use(link.source.type, before, after)
 
     def _tie(self, value: Value, source: Value) -> None:
         """Let an output leave in the home of an input: a gradient as its parameter lies.
@@ -409,7 +347,9 @@ class Objective:
         here = (value, Phase.forward)
         there: Item = source if source in self.rests else (source, Phase.forward)
         goals = self.rests.get(source) or self.homes[source, Phase.forward]
-        prices = [[self._leave(h, [goal], value) for h in self.homes[here]] for goal in goals]
+        prices = [
+            [self._moves.leave(value.type, h, [goal]) for h in self.homes[here]] for goal in goals
+        ]
         self._relate(there, here, np.array(prices))
 
     def _relate(self, one: Item, other: Item, prices: np.ndarray) -> None:
