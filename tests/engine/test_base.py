@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 import mithril as ml
@@ -12,6 +12,7 @@ import pytest
 from mithril.cost.liveness import arrange
 from mithril.engine import Engine
 from mithril.engine.interop import Interop
+from mithril.engine.kernels import Kernel
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.moving import move
 from mithril.engine.numpy_engine import NUMPY_KERNELS
@@ -42,8 +43,8 @@ class Least(Engine):
         return tuple(f"rod {i}" for i in range(self.mesh.size))
 
     @property
-    def kernels(self) -> frozenset[str]:
-        return frozenset(NUMPY_KERNELS)
+    def own_kernels(self) -> Mapping[str, Kernel]:
+        return NUMPY_KERNELS
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> list[np.ndarray]:
         return host_shards(type, sharding, produce)
@@ -57,7 +58,9 @@ class Least(Engine):
 
 
 def test_this_is_what_every_engine_must_give() -> None:
-    assert Engine.__abstractmethods__ == {"platform", "devices", "kernels", "put", "shard", "lower"}
+    assert Engine.__abstractmethods__ == {
+        "platform", "devices", "own_kernels", "put", "shard", "lower",
+    }  # fmt: skip
     with pytest.raises(TypeError, match="abstract"):
         Engine()  # type: ignore[abstract]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -12,6 +12,7 @@ import numpy as np
 from mithril.engine import Engine, EngineProfiler, Executable
 from mithril.engine.arena import Arrange
 from mithril.engine.kernels.custom import kernels_for
+from mithril.engine.kernels.registry import Kernel
 from mithril.engine.protocol import Produce
 from mithril.errors import BackendError, OptionError
 from mithril.mesh import Mesh, Sharding
@@ -118,9 +119,9 @@ class JaxEngine(Engine):
         return 0 if self.process_count == 1 else jax.process_index()
 
     @property
-    def kernels(self) -> frozenset[str]:
-        """Names of the ops with a kernel."""
-        return frozenset(kernels_for(self.name, KERNELS))
+    def own_kernels(self) -> Mapping[str, Kernel]:
+        """Kernels for the platform, by op name."""
+        return kernels_on(self.platform)
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -159,8 +160,7 @@ class JaxEngine(Engine):
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> JaxExecutable:
         """Turn a program into a jitted function; `donate` are inputs that are given up."""
-        kernels = kernels_for(self.name, kernels_on(self.platform))
-        function = function_of(program, self.opened, kernels)
+        function = function_of(program, self.opened, self.kernel_table)
         kind = MeasuredExecutable if self.is_measuring else JaxExecutable
         return kind(program, function, self.opened, self.options, tuple(donate))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from mithril.engine.checks import KernelChecks
 from mithril.engine.kernels.registry import Kernel
 from mithril.ir import Graph, Node, Op, Repeat, Value
 from mithril.ir.rewrite import all_nodes, regions
@@ -29,6 +30,7 @@ from mithril_jax.padding import from_padded, to_padded
 if TYPE_CHECKING:
     Gate = Callable[[Any, Any, Any], Any]
 
+_CHECKS = KernelChecks("jax")
 Arrays = Sequence[Any]
 Function = Callable[[Arrays, Any], list[Any]]
 """Takes the inputs of a graph and a flag that is false, and returns its outputs."""
@@ -199,7 +201,8 @@ def _step(node: Node, kernels: Mapping[str, Kernel], after: Gate) -> Function:
         return lambda inputs, flag: [after(inputs[0], inputs[1], flag)]
     if isinstance(op, Repeat):
         return _loop(op, kernels, after)
-    kernel = kernels[op.name](op, [value.type for value in node.inputs])
+    made = kernels[op.name](op, [value.type for value in node.inputs])
+    kernel = _CHECKS.guard(node, made)  # looked at as often as it is traced
     if isinstance(op, FromHost) and len(node.inputs) > 1:
         return lambda inputs, flag: [kernel(after(inputs[0], inputs[1], flag))]
     if len(node.outputs) == 1:

@@ -17,7 +17,6 @@ import mlx.core as mx
 import numpy as np
 from mithril.engine import Engine, EngineProfiler, Executable
 from mithril.engine.arena import Arrange
-from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.kernels.registry import Kernel
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.marks import Marks
@@ -168,9 +167,9 @@ class MLXEngine(Engine):
         return {"blas": library_in_use()} if self.platform == "cpu" else {}
 
     @property
-    def kernels(self) -> frozenset[str]:
-        """Names of the ops with a kernel."""
-        return frozenset(kernels_for(self.name, KERNELS))
+    def own_kernels(self) -> Mapping[str, Kernel]:
+        """Kernels on MLX, by op name."""
+        return KERNELS
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -283,7 +282,7 @@ class MLXEngine(Engine):
         """Turn a program into straight-line Python that builds MLX's lazy graph."""
         if self.communicator is not None and self._rank not in program.mesh.flat:
             return RemoteStage(program, self.communicator, self._rank)
-        kernels = kernels_for(self.name, KERNELS)
+        kernels = self.kernel_table
         if self.options.channels_last:
             program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
         overwritten = find_overwritten(program, donate)
@@ -323,11 +322,12 @@ class MLXEngine(Engine):
 
     def _make_build(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
         marks = Marks(settles=True) if self.is_measuring else None
+        checks = self.kernel_checks
         if self.communicator is None:
-            return LockstepExecutable(program, kernels, xp, marks)
+            return LockstepExecutable(program, kernels, xp, marks, checks=checks)
         rank = program.mesh.flat.index(self._rank)
         exchanges = self.communicator.collectives()
-        return RankExecutable(program, kernels, xp, rank, exchanges, marks)
+        return RankExecutable(program, kernels, xp, rank, exchanges, marks, checks)
 
     @property
     def _rank(self) -> int:

@@ -7,7 +7,7 @@ processes; or all devices in lockstep in this process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from mithril.engine import Engine, Executable, Handle
 from mithril.engine.arena import Arrange
-from mithril.engine.kernels.custom import kernels_for
+from mithril.engine.kernels.registry import Kernel
 from mithril.engine.protocol import Produce
 from mithril.engine.reuse import reuse_donated
 from mithril.engine.transport import Transport
@@ -202,9 +202,9 @@ class TorchEngine(Engine):
         return 0 if self.job is None else self.job.rank
 
     @property
-    def kernels(self) -> frozenset[str]:
-        """Names of the ops with a kernel."""
-        return frozenset(kernels_for(self.name, kernels_on(self.device)))
+    def own_kernels(self) -> Mapping[str, Kernel]:
+        """Kernels for the device, by op name."""
+        return kernels_on(self.device)
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -235,7 +235,7 @@ class TorchEngine(Engine):
         self._check_host([program])
         if self.options.trace_module_partitioning:
             log_layout(program)
-        kernels = kernels_for(self.name, kernels_on(self.device))
+        kernels = self.kernel_table
         if not isinstance(self.executor, LockstepExecutor):
             program = reuse_donated(program, donate)
         return self.executor.lower(program, kernels, self.codegen)
@@ -249,7 +249,7 @@ class TorchEngine(Engine):
         self._check_host([stage.program for stage in plan.stages])
         if self.options.trace_module_partitioning:
             log_plan(plan)
-        kernels = kernels_for(self.name, kernels_on(self.device))
+        kernels = self.kernel_table
         found = self.executor.lower_plan(plan, kernels, self.codegen)
         return super().lower_stages(plan, donate) if found is None else found
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from mithril.engine.arena import Arrange
+from mithril.engine.checks import KernelChecks
 from mithril.engine.interop import Interop
+from mithril.engine.kernels.custom import kernels_for
 from mithril.engine.protocol import Executable, Handle, Produce
 from mithril.engine.recording import EngineProfiler
 from mithril.engine.staged import StagedExecutable
@@ -67,11 +69,23 @@ class Engine(ABC):
 
     @property
     @abstractmethod
-    def kernels(self) -> frozenset[str]:
-        """Names of the ops the engine has a kernel for; others are expanded.
+    def own_kernels(self) -> Mapping[str, Callable[..., Any]]:
+        """Factories of the engine's kernels, by op name; ops without one are expanded."""
 
-        The ops that users define have kernels of their own; `kernels_for` adds them to a table.
-        """
+    @property
+    def kernel_table(self) -> Mapping[str, Callable[..., Any]]:
+        """What programs are lowered with: the engine's kernels, and those of users for it."""
+        return kernels_for(self.name, self.own_kernels)
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of the ops the engine has a kernel for: those of its table."""
+        return frozenset(self.kernel_table)
+
+    @property
+    def kernel_checks(self) -> KernelChecks:
+        """What looks at the results of its kernels, and says whose they are."""
+        return KernelChecks(self.name)
 
     @property
     def local_devices(self) -> tuple[int, ...]:
