@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 from weakref import ref
 
 import numpy as np
@@ -207,16 +207,27 @@ def is_named(error: Exception, node: Node) -> bool:
 # ------------------------------------------------------------------ what devices hold
 
 
+class _Owner(Protocol):
+    """Whose handle it is: an engine, which stands above this module."""
+
+    name: str
+
+    @property
+    def process_count(self) -> int: ...
+
+    @property
+    def kernel_checks(self) -> KernelChecks: ...
+
+
 def check_handle(
-    backend: str, checks: KernelChecks, what: str, shards: Any, type: TensorType, sharding: Sharding
+    engine: _Owner, what: str, shards: Any, type: TensorType, sharding: Sharding
 ) -> None:
     """Raise if a handle that is a list of arrays has others than its devices must hold.
 
     Other handles are the engine's own affair; `check_part` looks at what is read of them.
 
     Args:
-        backend: the backend's name.
-        checks: how its arrays name their dtypes.
+        engine: whose handle it is.
         what: what made the handle, for the message.
         shards: the handle.
         type: global shape and dtype.
@@ -226,15 +237,21 @@ def check_handle(
         BackendError: it has.
     """
     if shards is None:
-        raise BackendError(f"{what} of backend '{backend}' returns None; return a handle")
+        raise BackendError(f"{what} of backend '{engine.name}' returns None; return a handle")
     if not isinstance(shards, list):
         return
-    local = TensorType(sharding.local_shape(type.shape), type.dtype)
+    size = sharding.mesh.size
+    if engine.process_count == 1 and len(shards) != size:
+        raise BackendError(
+            f"{what} of backend '{engine.name}' returns the parts of {len(shards)} devices of "
+            f"{size} for {type}; return one for each"
+        )
+    local, checks = TensorType(sharding.local_shape(type.shape), type.dtype), engine.kernel_checks
     for part in shards:
         if hasattr(part, "dtype") and not checks.fits(part, local):
             raise BackendError(
-                f"{what} of backend '{backend}' returns {checks.describe(part)} for a device that "
-                f"holds {local} of {type}; return what it holds"
+                f"{what} of backend '{engine.name}' returns {checks.describe(part)} for a device "
+                f"that holds {local} of {type}; return what it holds"
             )
 
 

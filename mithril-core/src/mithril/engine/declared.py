@@ -1,0 +1,60 @@
+"""What an engine says of itself: looked at once, when its backend is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mithril.engine.base import Engine
+from mithril.errors import BackendError, kind_of, listing, nearest
+from mithril.ir import registry
+from mithril.mesh import Mesh
+from mithril.ops.collective import collectives
+from mithril.types import DType
+
+
+def check_declared(engine: Engine, name: str, mesh: Mesh) -> None:
+    """Raise unless what an engine says of itself fits together.
+
+    Args:
+        engine: as a plugin opened it.
+        name: of the backend.
+        mesh: that it was opened on.
+
+    Raises:
+        BackendError: it has another name or mesh, names no device for one of the mesh, or has a
+            dtype, a collective or a kernel that does not exist.
+    """
+    what = f"engine of backend '{name}'"
+    if engine.name != name:
+        raise BackendError(
+            f"{what} is named {engine.name!r}, by which kernels of users are found; give the class "
+            f"name = '{name}'"
+        )
+    if engine.mesh != mesh:
+        raise BackendError(f"{what} has {engine.mesh!r}, opened on {mesh!r}; keep the mesh given")
+    if len(engine.devices) != mesh.size:
+        raise BackendError(
+            f"{what} names {len(engine.devices)} devices of {mesh!r}; give a label for each of "
+            f"the {mesh.size}"
+        )
+    foreign = next((x for x in engine.dtypes if not isinstance(x, DType)), None)
+    if foreign is not None:
+        known = [dtype.value for dtype in DType]
+        raise BackendError(
+            f"{what} has {kind_of(foreign)} {str(foreign)!r} among its dtypes, which is no DType; "
+            f"known: {listing(known)}{nearest(str(foreign), known)}"
+        )
+    _check_names(f"{what} offers collective", engine.capabilities, collectives())
+    _check_names(f"{what} has a kernel for op", engine.own_kernels, registry())
+    lacking = sorted(engine.kernels ^ frozenset(engine.kernel_table))
+    if lacking:
+        raise BackendError(
+            f"{what} has kernels that are not those of its table: they differ by "
+            f"{listing(lacking)}; leave kernels out, which follows from own_kernels"
+        )
+
+
+def _check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    known = set(known)
+    for name in sorted(set(names) - known):
+        raise BackendError(f"{what} '{name}', which does not exist{nearest(name, known)}")
