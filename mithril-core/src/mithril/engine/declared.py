@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from mithril.engine.base import Engine
 from mithril.errors import BackendError, kind_of, listing, nearest
-from mithril.ir import registry
 from mithril.mesh import Mesh
 from mithril.ops.collective import collectives
 from mithril.types import DType
@@ -22,7 +19,7 @@ def check_declared(engine: Engine, name: str, mesh: Mesh) -> None:
 
     Raises:
         BackendError: it has another name or mesh, names no device for one of the mesh, or has a
-            dtype, a collective or a kernel that does not exist.
+            dtype or a collective that does not exist, or kernels that are not those of its table.
     """
     what = f"engine of backend '{name}'"
     if engine.name != name:
@@ -44,17 +41,13 @@ def check_declared(engine: Engine, name: str, mesh: Mesh) -> None:
             f"{what} has {kind_of(foreign)} {str(foreign)!r} among its dtypes, which is no DType; "
             f"known: {listing(known)}{nearest(str(foreign), known)}"
         )
-    _check_names(f"{what} offers collective", engine.capabilities, collectives())
-    _check_names(f"{what} has a kernel for op", engine.own_kernels, registry())
+    unknown = next(iter(sorted(engine.capabilities - collectives().keys())), None)
+    if unknown is not None:
+        hint = nearest(unknown, collectives())
+        raise BackendError(f"{what} offers collective '{unknown}', which does not exist{hint}")
     lacking = sorted(engine.kernels ^ frozenset(engine.kernel_table))
     if lacking:
         raise BackendError(
             f"{what} has kernels that are not those of its table: they differ by "
             f"{listing(lacking)}; leave kernels out, which follows from own_kernels"
         )
-
-
-def _check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
-    known = set(known)
-    for name in sorted(set(names) - known):
-        raise BackendError(f"{what} '{name}', which does not exist{nearest(name, known)}")

@@ -45,12 +45,6 @@ def check_dtypes(plan: Plan, backend: str, dtypes: Collection[DType]) -> None:
         BackendError: a value has another dtype; the message names the layer and the line.
     """
     for stage in plan.stages:
-        for port in stage.program.inputs:
-            if port.type.dtype not in dtypes:
-                raise BackendError(
-                    f"plan takes '{port.name}' as {port.type}, and backend '{backend}' has no "
-                    f"dtype {port.type.dtype}; it has {listing(sorted(dtypes))}; cast it before"
-                )
         for node in all_nodes(stage.program.graph):
             for value in node.outputs:
                 if value.type.dtype not in dtypes:
@@ -60,6 +54,12 @@ def check_dtypes(plan: Plan, backend: str, dtypes: Collection[DType]) -> None:
                         f"has no dtype {value.type.dtype}; it has {listing(sorted(dtypes))}; use "
                         f"another dtype or layer there, or another backend"
                     )
+        for port in stage.program.inputs:
+            if port.type.dtype not in dtypes:
+                raise BackendError(
+                    f"plan takes '{port.name}' as {port.type}, and backend '{backend}' has no "
+                    f"dtype {port.type.dtype}; it has {listing(sorted(dtypes))}; cast it before"
+                )
 
 
 def check_moves(plan: Plan, max_reshard_bytes: int, declared: Collection[str] = ()) -> None:
