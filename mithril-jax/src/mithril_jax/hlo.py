@@ -55,7 +55,7 @@ _ESCAPED = re.compile(r"\\(.)")
 def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Issued]:
     """Return every operand of every collective that a program runs, with the node it stands for.
 
-    Bytes are counted as `mithril.spi.ops.Collective.bytes` counts them.
+    Bytes are counted as `mithril.spi.ops.Collective.count_bytes` counts them.
 
     Args:
         text: the optimised HLO, as `jitted.lower(…).compile().as_text()` gives it.

@@ -21,11 +21,11 @@ engine. What is here is recorded with its signatures and changes with `BACKEND_A
   `THREEFRY_PARITY`, `THREEFRY_ROTATIONS`, `join_equal_scalars`.
 * Collectives and transports: `LockstepExecutable`, `RankExecutable`, `TransportCall`,
   `Transport`, `ArrivedChunk`, `move_shards`, `join_chunks`, `take_chunk`.
-* Memory: `Arena`, `Arrange`, `NO_ARENA`, `Writing`, `makes_anew`, `host_arena`,
-  `find_overwritten`, `reuse_donated`.
+* Memory: `Arena`, `Arrange`, `NO_ARENA`, `SimulatedArenas`, `Writing`, `makes_anew`,
+  `host_arena`, `find_overwritten`, `reuse_donated`.
 * Host data: `add_padding`, `host_shards`, `trim_padding`.
-* Profiles: `EngineProfiler`, `Recorder`, `Marks`, `run_marked`, `TRIAL_MARKS`, `MemoryUse`,
-  `Segment`, `Span`, `segment_of`.
+* Profiles: `EngineProfiler`, `Recorder`, `Marks`, `MeasuredLockstep`, `run_marked`,
+  `TRIAL_MARKS`, `MemoryUse`, `Segment`, `Span`, `segment_of`.
 * Interop: `Adopted`, `ArrayMethods`, `ArrayView`, `BackendView`, `Interop`, `ModelMethods`,
   `ModelView`, `Placed`, `ProgramView`.
 * Errors: `BackendError`, `GraphError`, `MithrilError`, `OptionError`, `listing`.
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         Observer,
         Recorder,
     )
-    from mithril.engine.arena import NO_ARENA, Arena, Arrange, Writing, makes_anew
+    from mithril.engine.arena import NO_ARENA, Arena, Arrange, SimulatedArenas, Writing, makes_anew
     from mithril.engine.equal_scalars import join_equal_scalars
     from mithril.engine.host_arena import host_arena
     from mithril.engine.interop import (
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from mithril.engine.kernels.registry import Run as KernelRun
     from mithril.engine.lockstep import LockstepExecutable
     from mithril.engine.marks import Marks
-    from mithril.engine.measured import run_marked
+    from mithril.engine.measured import MeasuredLockstep, run_marked
     from mithril.engine.moving import Arrival as ArrivedChunk
     from mithril.engine.moving import move as move_shards
     from mithril.engine.moving import put_together as join_chunks
@@ -122,26 +122,29 @@ __all__ = [
     "Command", "DType", "Engine", "EngineProfiler", "Executable", "Execution", "GRADIENT_PREFIX",
     "Graph", "GraphError", "Handle", "Interop", "Issued", "IssuedRow", "Kernel", "KernelNames",
     "KernelRun", "KernelTable", "LaunchRequest", "LockstepExecutable", "MEMORY_FORMATS", "Marks",
-    "MemoryUse", "Mesh", "Message", "Messages", "MithrilError", "ModelMethods", "ModelView",
-    "NO_ARENA", "Node", "Observer", "Op", "OptionError", "Phase", "Placed", "Plan", "Port",
-    "Produce", "Program", "ProgramView", "RankExecutable", "Recorder", "SHARED_KERNELS", "Scalar",
-    "Segment", "Shape", "Sharding", "Span", "StageRun", "StageSend", "THREEFRY_PARITY",
-    "THREEFRY_ROTATIONS", "TRIAL_MARKS", "Tensor", "TensorType", "Timetable", "Transfer",
-    "Transport", "TransportCall", "Types", "UINT32_MASK", "Value", "Whole", "Writing",
-    "accumulator", "add_padding", "all_nodes", "as_dtype", "bind_namespace", "carry",
-    "check_choice", "check_flag", "choose_name", "coarsen", "communicates", "describe_collective",
-    "find_begun", "find_issued", "find_overwritten", "fix_column_signs", "fix_qr_signs",
-    "free_port", "hookimpl", "host_arena", "host_shards", "issue_node", "issue_transfer",
-    "join_chunks", "join_equal_scalars", "join_starts", "kernels_for", "listing", "makes_anew",
-    "map_bodies", "move_shards", "op_registry", "ops", "promote", "regions", "reuse_donated",
-    "run_marked", "segment_of", "symmetric", "take_chunk", "trim_padding", "unroll", "walk",
+    "MeasuredLockstep", "MemoryUse", "Mesh", "Message", "Messages", "MithrilError",
+    "ModelMethods", "ModelView", "NO_ARENA", "Node", "Observer", "Op", "OptionError", "Phase",
+    "Placed", "Plan", "Port", "Produce", "Program", "ProgramView", "RankExecutable", "Recorder",
+    "SHARED_KERNELS", "Scalar", "Segment", "Shape", "Sharding", "SimulatedArenas", "Span",
+    "StageRun", "StageSend", "THREEFRY_PARITY", "THREEFRY_ROTATIONS", "TRIAL_MARKS", "Tensor",
+    "TensorType", "Timetable", "Transfer", "Transport", "TransportCall", "Types", "UINT32_MASK",
+    "Value", "Whole", "Writing", "accumulator", "add_padding", "all_nodes", "as_dtype",
+    "bind_namespace", "carry", "check_choice", "check_flag", "choose_name", "coarsen",
+    "communicates", "describe_collective", "find_begun", "find_issued", "find_overwritten",
+    "fix_column_signs", "fix_qr_signs", "free_port", "hookimpl", "host_arena", "host_shards",
+    "issue_node", "issue_transfer", "join_chunks", "join_equal_scalars", "join_starts",
+    "kernels_for", "listing", "makes_anew", "map_bodies", "move_shards", "op_registry", "ops",
+    "promote", "regions", "reuse_donated", "run_marked", "segment_of", "symmetric", "take_chunk",
+    "trim_padding", "unroll", "walk",
 ]  # fmt: skip
 
 _HOMES = {
     "mithril.engine": (
         "Engine", "EngineProfiler", "Executable", "Handle", "KernelNames", "Observer", "Recorder",
     ),
-    "mithril.engine.arena": ("Arena", "Arrange", "NO_ARENA", "Writing", "makes_anew"),
+    "mithril.engine.arena": (
+        "Arena", "Arrange", "NO_ARENA", "SimulatedArenas", "Writing", "makes_anew",
+    ),
     "mithril.engine.equal_scalars": ("join_equal_scalars",),
     "mithril.engine.host_arena": ("host_arena",),
     "mithril.engine.interop": (
@@ -159,7 +162,7 @@ _HOMES = {
     "mithril.engine.kernels.registry": ("Kernel", "KernelTable", "Run as KernelRun"),
     "mithril.engine.lockstep": ("LockstepExecutable",),
     "mithril.engine.marks": ("Marks",),
-    "mithril.engine.measured": ("run_marked",),
+    "mithril.engine.measured": ("MeasuredLockstep", "run_marked"),
     "mithril.engine.moving": (
         "Arrival as ArrivedChunk", "move as move_shards", "put_together as join_chunks",
         "take as take_chunk",
