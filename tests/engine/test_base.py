@@ -18,6 +18,7 @@ from mithril.engine.moving import move
 from mithril.engine.numpy_engine import NUMPY_KERNELS
 from mithril.engine.protocol import Produce
 from mithril.engine.shards import host_shards
+from mithril.errors import BackendError
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import collectives
 from mithril.plan import Program
@@ -59,8 +60,12 @@ class Least(Engine):
 
 def test_this_is_what_every_engine_must_give() -> None:
     assert Engine.__abstractmethods__ == {
-        "platform", "devices", "own_kernels", "put", "shard", "lower",
+        "platform", "devices", "put", "shard", "lower",
     }  # fmt: skip
+    with pytest.raises(
+        BackendError, match=r"^engine of backend 'least' has no table of kernels; giv"
+    ):
+        Engine.own_kernels.fget(Least(Mesh()))  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="abstract"):
         Engine()  # type: ignore[abstract]
 

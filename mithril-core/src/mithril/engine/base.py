@@ -68,9 +68,16 @@ class Engine(ABC):
         """A label for each device of the mesh, in flat order: `cpu 0`."""
 
     @property
-    @abstractmethod
     def own_kernels(self) -> Mapping[str, Callable[..., Any]]:
-        """Factories of the engine's kernels, by op name; ops without one are expanded."""
+        """Factories of the engine's kernels, by op name; ops without one are expanded.
+
+        Raises:
+            BackendError: the engine, written for API 2.1 or before, gives `kernels` alone.
+        """
+        raise BackendError(
+            f"engine of backend '{self.name}' has no table of kernels; give it own_kernels, a "
+            f"mapping from names of ops to factories"
+        )
 
     @property
     def kernel_table(self) -> Mapping[str, Callable[..., Any]]:

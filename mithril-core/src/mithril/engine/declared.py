@@ -45,7 +45,8 @@ def check_declared(engine: Engine, name: str, mesh: Mesh) -> None:
     if unknown is not None:
         hint = nearest(unknown, collectives())
         raise BackendError(f"{what} offers collective '{unknown}', which does not exist{hint}")
-    lacking = sorted(engine.kernels ^ frozenset(engine.kernel_table))
+    has_table = type(engine).own_kernels is not Engine.own_kernels
+    lacking = sorted(engine.kernels ^ frozenset(engine.kernel_table)) if has_table else []
     if lacking:
         raise BackendError(
             f"{what} has kernels that are not those of its table: they differ by "

@@ -33,7 +33,6 @@ from mithril.ops.host import FromHost, ToHost, find_on_host, uses_host
 from mithril.plan import Port, Program
 from mithril.plan.issued import issue_node
 
-_UNNAMED = KernelChecks()
 STRETCH = 8
 """How many nodes of a lazy namespace are put together before their computation is started."""
 
@@ -57,7 +56,7 @@ class LockstepExecutable:
         xp: ModuleType,
         marks: Marks | None = None,
         layout: ArenaLayout | None = None,
-        checks: KernelChecks = _UNNAMED,
+        checks: KernelChecks | None = None,
     ) -> None:
         graph = join_starts(program.graph) if layout is None else layout.graph
         writer = Writer(program.mesh, graph, kernels, xp, "run", marks, layout, checks)
@@ -103,7 +102,7 @@ class Writer:
         name: str,
         marks: Marks | None = None,
         layout: ArenaLayout | None = None,
-        checks: KernelChecks = _UNNAMED,
+        checks: KernelChecks | None = None,
     ) -> None:
         self.constants: dict[str, Any] = {}
         self.functions: list[str] = []
@@ -112,7 +111,7 @@ class Writer:
         self._mesh = mesh
         self._graph = graph
         self._kernels = kernels
-        self._checks = checks
+        self._checks = checks or KernelChecks()
         self._xp = xp
         self._name = name
         self._variables = Variables(mesh)

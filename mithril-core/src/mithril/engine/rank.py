@@ -53,7 +53,6 @@ class RankExecutable:
         checks: KernelChecks | None = None,
     ) -> None:
         graph = join_starts(program.graph)
-        checks = checks or KernelChecks()
         writer = _RankWriter(
             program.mesh, graph, kernels, xp, "run", rank, exchanges, marks, checks
         )
@@ -80,7 +79,7 @@ class _RankWriter(Writer):
         rank: int,
         exchanges: Mapping[type[Op], Exchange],
         marks: Marks | None,
-        checks: KernelChecks,
+        checks: KernelChecks | None,
     ) -> None:
         super().__init__(mesh, graph, kernels, xp, name, marks, checks=checks)
         self._variables = _RankVariables(mesh)
