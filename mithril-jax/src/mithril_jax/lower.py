@@ -207,7 +207,7 @@ def _step(node: Node, kernels: Mapping[str, Kernel], after: Gate) -> Function:
         return lambda inputs, flag: [after(inputs[0], inputs[1], flag)]
     if isinstance(op, Repeat):
         return _loop(op, kernels, after)
-    made = kernels[op.name](op, [value.type for value in node.inputs])
+    made = _CHECKS.make(node, kernels)
     # Looked at when it is traced; a collective may return a list of one.
     kernel = made if op.is_collective else _CHECKS.guard(node, made)
     if isinstance(op, FromHost) and len(node.inputs) > 1:

@@ -10,7 +10,7 @@ own methods looked at, too, by values.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -64,6 +64,29 @@ class KernelChecks:
 
     backend: str = ""
     dtype_name: Callable[[Any], str] = name_dtype
+
+    def make(self, node: Node, kernels: Mapping[str, Callable[[Any, Any], Run]]) -> Run:
+        """Return the kernel of a node.
+
+        Args:
+            node: what it is for.
+            kernels: factories by op name.
+
+        Raises:
+            BackendError: the table has no kernel for it, or what makes the kernel raises.
+        """
+        op = node.op
+        if op.name not in kernels:
+            raise BackendError(
+                f"{self.name(node)} is not in the table that programs are lowered with, and the "
+                f"backend says that it has one; lower with Engine.kernel_table"
+            )
+        try:
+            return kernels[op.name](op, [value.type for value in node.inputs])
+        except Exception as error:
+            if is_named(error, node):
+                raise
+            raise self.explain(node, error) from error
 
     def guard(self, node: Node, kernel: Run) -> Run:
         """Return a kernel whose results are looked at; see `drop_guards`.

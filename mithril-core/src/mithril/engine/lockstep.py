@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 
 from mithril.engine.arena import ArenaLayout, Place
-from mithril.engine.checks import KernelChecks, is_named
+from mithril.engine.checks import KernelChecks
 from mithril.engine.collectives import EXCHANGES
-from mithril.engine.kernels import Kernel, Run
+from mithril.engine.kernels import Kernel
 from mithril.engine.marks import Marks
 from mithril.engine.protocol import Observer
 from mithril.engine.variables import Axes, Coordinate, Variables
 from mithril.engine.written import WrittenRun
-from mithril.errors import BackendError
 from mithril.ir import Graph, Node, Repeat, Value
 from mithril.ir.start import join_starts
 from mithril.mesh import Mesh, carry
@@ -74,7 +73,13 @@ class LockstepExecutable:
             if self._memory and self._layout is not None:  # all programs of the plan are lowered
                 self._layout.arenas.assign(self._memory, self._run.names)
                 self._memory = {}
-            return self._run(inputs, observe)
+            try:
+                made = self._run.run(inputs, observe)
+            except Exception as error:
+                self._run.fail(error)
+        if self._run.is_new:
+            self._run.settle()
+        return made
 
 
 class Writer:
@@ -235,7 +240,9 @@ class Writer:
             yield from self._collective(node, function, inherited)
             return
         layout = self._layout if self._layout and self._layout.holds(node.outputs[0]) else None
-        kernel = self._make_kernel(node) if layout is None else layout.make_writer(node)
+        kernel = (
+            self._checks.make(node, self._kernels) if layout is None else layout.make_writer(node)
+        )
         self.constants[function] = self._checks.guard(node, kernel)
         self.nodes[function] = node
         for value in node.outputs:
@@ -247,25 +254,6 @@ class Writer:
             if layout is not None:
                 operands.append(self._place(layout, node.outputs[0], function, at))
             yield f"{results} = {function}({', '.join(operands)})"
-
-    def _make_kernel(self, node: Node) -> Run:
-        """Return what runs a node.
-
-        Raises:
-            BackendError: the table has no kernel for it, or what makes the kernel raises.
-        """
-        op = node.op
-        if op.name not in self._kernels:
-            raise BackendError(
-                f"{self._checks.name(node)} is not in the table that programs are lowered with, "
-                f"and the backend says that it has one; lower with Engine.kernel_table"
-            )
-        try:
-            return self._kernels[op.name](op, [value.type for value in node.inputs])
-        except Exception as error:
-            if is_named(error, node):
-                raise
-            raise self._checks.explain(node, error) from error
 
     def _loop(self, node: Node, op: Repeat, function: str) -> Iterator[str]:
         """Write a loop: the body as a function of its own, its results unpacked or collected."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Never
 
 from mithril.engine.checks import KernelChecks, drop_guards, is_checking, is_named, place_in_code
 from mithril.engine.protocol import Observer
@@ -35,15 +35,15 @@ class WrittenRun:
         checks: KernelChecks,
     ) -> None:
         exec(compile(source, file, "exec"), constants)
-        self._run: _Run = constants["run"]
+        self.run: _Run = constants["run"]
         self._lines = source.splitlines()
         self._file, self._nodes, self._checks = file, nodes, checks
-        self._is_new = not is_checking()
+        self.is_new = not is_checking()
 
     @property
     def names(self) -> dict[str, Any]:
         """What the names in the source mean."""
-        return self._run.__globals__
+        return self.run.__globals__
 
     def __call__(
         self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None
@@ -54,16 +54,29 @@ class WrittenRun:
             BackendError: a kernel raises, or returns something else than its op's result.
         """
         try:
-            made = self._run(inputs, observe)
+            made = self.run(inputs, observe)
         except Exception as error:
-            told = self._tell_place(error)
-            if told is error:
-                raise
-            raise told from (None if isinstance(error, MithrilError) else error)
-        if self._is_new:
-            drop_guards(self.names)
-            self._is_new = False
+            self.fail(error)
+        if self.is_new:
+            self.settle()
         return made
+
+    def settle(self) -> None:
+        """Have kernels called as they are from now on: each was looked at."""
+        drop_guards(self.names)
+        self.is_new = False
+
+    def fail(self, error: Exception) -> Never:
+        """Raise an error of `run` again, with the op, layer and line that it is of.
+
+        Raises:
+            BackendError: a kernel raised something of its own.
+            Exception: anything else, as it was.
+        """
+        told = self._tell_place(error)
+        if told is error:
+            raise error
+        raise told from (None if isinstance(error, MithrilError) else error)
 
     def _tell_place(self, error: Exception) -> Exception:
         """Return an error with the op, and the user's layer and line, that it is of."""
