@@ -54,7 +54,7 @@ def check(
             mesh=None if mesh == "a=2,b=2" else read_mesh(mesh),
             pattern=pattern,
             options=_read_options(option or []),
-            known_gaps=_read_gaps(gaps) if gaps else None,
+            known_gaps=read_gaps(gaps) if gaps else None,
             tell=None if as_json else _print_lines(),
         )
     except BackendError as error:
@@ -113,7 +113,7 @@ def _read_options(texts: list[str]) -> dict[str, str]:
     return found
 
 
-def _read_gaps(path: Path) -> Mapping[str, str]:
+def read_gaps(path: Path) -> Mapping[str, str]:
     """Return the reasons in the table `known_gaps` of a TOML file.
 
     Raises:

@@ -68,7 +68,7 @@ class Report:
         parts = [f"{counts[status]} {status}" for status in Status if counts[status]]
         gaps = [result for result in self.results if result.gap]
         known = sum(result.is_good for result in gaps)
-        parts += [f"{known} known gaps"] if known else []
+        parts += [f"{known} known gap{'s' * (known > 1)}"] if known else []
         parts += [f"{len(gaps) - known} gaps that pass"] if len(gaps) > known else []
         verdict = "good" if self.is_good else "NOT GOOD"
         return (

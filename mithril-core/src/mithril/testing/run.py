@@ -48,24 +48,62 @@ def check_backend(
     >>> report.is_good, [result.outcome.status.value for result in report.results]
     (True, ['ok'])
     """
-    level, start = Level(level), perf_counter()
-    target = Target(name, mesh, options)
-    gaps = {**find_declared_gaps(name), **(known_gaps or {})}
-    everything = list_checks()
-    check_gaps(gaps, everything)
-    chosen = choose_checks(everything, level, pattern)
-    engine = target.engine  # a backend that cannot be opened is an error, not a hundred results
+    start = perf_counter()
+    run = Run(name, Level(level), mesh, pattern, options, known_gaps)
     results = []
-    for check in chosen:
-        result = run_check(check, target, level)
-        result = with_gap(result, find_gap(check, gaps))
+    for check in run.checks:
+        result = run(check)
         results.append(result)
         if tell is not None:
             tell(result)
-    is_whole = not pattern and level is not Level.smoke
-    speed = measure_speed(target) if is_whole else []
-    seconds = perf_counter() - start
-    return Report(name, engine.platform, level, repr(target.mesh), results, seconds, speed)
+    is_whole = not pattern and run.level is not Level.smoke
+    speed = measure_speed(run.target) if is_whole else []
+    return Report(
+        name,
+        run.target.engine.platform,
+        run.level,
+        repr(run.target.mesh),
+        results,
+        perf_counter() - start,
+        speed,
+    )
+
+
+class Run:
+    """The checks that are to be run on a backend; called with one of them, it returns the result.
+
+    Args:
+        name: of the backend.
+        level: how much is tried.
+        mesh: see `check_backend` for this and the next ones.
+        pattern: of ids.
+        options: of the backend.
+        known_gaps: reasons by id.
+
+    Raises:
+        BackendError: the backend cannot be opened on one device.
+        OptionError: no check has the pattern, or a gap names none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        level: Level,
+        mesh: Mapping[str, int] | None = None,
+        pattern: str = "",
+        options: Mapping[str, object] | None = None,
+        known_gaps: Mapping[str, str] | None = None,
+    ) -> None:
+        everything = list_checks()
+        self.level, self.target = level, Target(name, mesh, options)
+        self._gaps = {**find_declared_gaps(name), **(known_gaps or {})}
+        check_gaps(self._gaps, everything)
+        self.checks = choose_checks(everything, level, pattern)
+        self.target.open()  # a backend that cannot be opened is one error, not a hundred results
+
+    def __call__(self, check: Check) -> Result:
+        """Run a check."""
+        return with_gap(run_check(check, self.target, self.level), find_gap(check, self._gaps))
 
 
 def choose_checks(checks: list[Check], level: Level, pattern: str = "") -> list[Check]:

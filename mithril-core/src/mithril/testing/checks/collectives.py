@@ -48,11 +48,7 @@ def _reduce_scatter(x: Tensor, axes: Axes, count: int) -> Made:
     return {
         **_each({r: ReduceScatter(axes, r, 1, count) for r in ("sum", "max", "min")}, x),
         **_several(
-            {
-                f"{r} {d} of several": ReduceScatter(axes, r, d, count)
-                for d in (0, 1)
-                for r in ("sum", "max")
-            },
+            {f"{r} {d}": ReduceScatter(axes, r, d, count) for d in (0, 1) for r in ("sum", "max")},
             x,
             count,
         ),
