@@ -1,0 +1,17 @@
+"""What the kit tries, by families; `list_checks` has all of it."""
+
+from __future__ import annotations
+
+from mithril.testing.check import Check
+from mithril.testing.checks.collectives import list_collective_checks
+from mithril.testing.checks.models import list_model_checks
+from mithril.testing.checks.ops import list_op_checks
+
+
+def list_checks() -> list[Check]:
+    """Return every check of the kit, in the order in which they are run."""
+    return [
+        *list_op_checks(),
+        *list_collective_checks(),
+        *list_model_checks(),
+    ]
