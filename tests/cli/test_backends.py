@@ -55,7 +55,7 @@ class TestList:
                 "-",
                 "3.0",
                 "incompatible",
-                "speaks backend API 3.0, this mithril 2.1 · pip install -U mithril-core",
+                "speaks backend API 3.0, this mithril 2.2 · pip install -U mithril-core",
             ],
             [
                 "numpy",
@@ -86,7 +86,7 @@ class TestList:
         done = mithril("backends", "list", "--json", path=packages)
         document = json.loads(done.stdout)
         assert (done.returncode, done.stderr) == (0, "")
-        assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "2.1")
+        assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "2.2")
         by_package = {row["package"]: row for row in document["backends"]}
         assert list(by_package) == [
             "acme-broken",

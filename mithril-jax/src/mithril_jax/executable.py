@@ -12,10 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
-from mithril.engine import Observer
-from mithril.mesh import Sharding, carry
-from mithril.plan import Issued, Program
-from mithril.types import DType, TensorType
+from mithril.spi import DType, Issued, Observer, Program, Sharding, TensorType, carry
 
 from mithril_jax import hlo
 from mithril_jax.devices import Devices
