@@ -144,8 +144,9 @@ class Bound(Generic[Source]):
         held = list(map(_shards, arrays))
         if is_donated:
             check_donated(arrays, held, self.interface.arguments, self.interface.donated)
+        given = order(held)
+        del held  # an engine may take over what nobody else holds
         try:
-            given = order(held)
             profile = self.interface.owner.open_profile
             made = execute(given, observe) if profile is None else profile.run(self, given, observe)
         except BaseException:
