@@ -43,6 +43,8 @@ class Search:
         parameters: inputs that may rest in another sharding than they are computed with.
         stacked: how many leading dimensions of a parameter only stack layers.
         given_up: inputs that a run gives up.
+        hidden: the part of the seconds of moves that nobody waits for (of parameters from where
+            they rest, and of their gradients) which is not counted.
     """
 
     objective: str = THROUGHPUT
@@ -55,6 +57,7 @@ class Search:
     parameters: frozenset[str] = frozenset()
     stacked: Mapping[str, int] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
+    hidden: float = 0.0
 
     @property
     def has_refusals(self) -> bool:
