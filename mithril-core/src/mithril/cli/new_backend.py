@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "array-api": Kind("numpy", "NumPy", ("numpy>=2.0",)),
+    "array-api": Kind("array_api_compat.numpy", "NumPy", ("numpy>=2.0", "array-api-compat>=1.9")),
     "torch-like": Kind("torch", "PyTorch", ("torch>=2.4", "array-api-compat>=1.9")),
 }
 """By `--on`: a library with the Python array API, or one that has an adapter to it."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Protocol
 from weakref import ref
 
@@ -34,7 +33,6 @@ def is_checking() -> bool:
     return os.environ.get(VARIABLE) == "1"
 
 
-@cache
 def name_dtype(dtype: Any) -> str:
     """Return `float32` for NumPy's `float32`, PyTorch's `torch.float32` and the like.
 

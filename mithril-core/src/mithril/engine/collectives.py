@@ -71,7 +71,7 @@ def _permute(op: Any, xp: ModuleType) -> Callable[..., Any]:
 def _cut(x: Any, dimension: int, count: int) -> Group:
     size = x.shape[dimension] // count
     before = (slice(None),) * dimension
-    return [x[(*before, slice(i * size, (i + 1) * size))] for i in range(count)]
+    return [x[(*before, slice(i * size, (i + 1) * size), ...)] for i in range(count)]
 
 
 EXCHANGES: dict[type[Op], Callable[[Any, ModuleType], Callable[..., Any]]] = {
