@@ -28,7 +28,7 @@ FILES = {
     "src/{package}/__init__.py": "init.py.in",
     "src/{package}/plugin.py": "plugin.py.in",
     "src/{package}/arrays.py": "arrays_{on}.py.in",
-    "src/{package}/kernels.py": "kernels.py.in",
+    "src/{package}/kernels.py": "kernels_{on}.py.in",
     "src/{package}/engine.py": "engine.py.in",
     "tests/test_backend.py": "test_backend.py.in",
 }
