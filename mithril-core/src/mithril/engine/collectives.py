@@ -36,7 +36,7 @@ def _reducer(reduction: str, xp: ModuleType) -> Callable[[Group], Any]:
 
 
 def _all_gather(op: Any, xp: ModuleType) -> Callable[..., Any]:
-    return _each(lambda parts: xp.concatenate(parts, axis=op.dimension))
+    return _each(lambda parts: xp.concat(parts, axis=op.dimension))
 
 
 def _reduce_scatter(op: Any, xp: ModuleType) -> Callable[..., Any]:
@@ -52,7 +52,7 @@ def _each(exchange: Callable[[Group], Any]) -> Callable[..., Any]:
 def _all_to_all(op: Any, xp: ModuleType) -> Callable[..., Any]:
     def run(parts: Group) -> Group:
         pieces = [_cut(part, op.split, op.count) for part in parts]
-        return [xp.concatenate(column, axis=op.concat) for column in zip(*pieces, strict=True)]
+        return [xp.concat(column, axis=op.concat) for column in zip(*pieces, strict=True)]
 
     return _each(run)
 
