@@ -147,7 +147,7 @@ class StrictEngine(Engine):
 
     @property
     def kernels(self) -> frozenset[str]:
-        return frozenset(bind_namespace(strict))
+        return frozenset(kernels_for(self.name, bind_namespace(strict)))
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -168,7 +168,9 @@ class StrictEngine(Engine):
         return lambda shards: move_shards(shards, transfer, strict)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
-        return LockstepExecutable(program, kernels_for(self.name, bind_namespace(strict)), strict)
+        return LockstepExecutable(
+            program, kernels_for(self.name, bind_namespace(strict), self.dtype_name), strict
+        )
 
 
 def make_step(backend: ml.Backend) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -204,6 +206,15 @@ def test_an_engine_on_the_standard_runs_plans(
     assert found[1].keys() == expected[1].keys()
     for name, gradient in expected[1].items():
         assert_close(found[1][name], gradient, DType.float32)
+
+
+def test_a_users_kernel_runs_on_it() -> None:
+    shift = ml.define_op(
+        "strictly.shift", shapes=lambda x: x, rule="elementwise", attributes={"by": 1.0},
+        kernels={"strict": lambda x, by: x + by},
+    )  # fmt: skip
+    backend = ml.Backend(StrictEngine(Mesh(data=2)))
+    assert shift(backend.ones(3), by=2.0).numpy().tolist() == [3.0, 3.0, 3.0]
 
 
 @pytest.mark.parametrize("descending", [False, True])

@@ -119,6 +119,7 @@ def _asarray(x: Any, dtype: Any = None) -> mx.array:
 _FUNCTIONS: dict[str, Any] = {
     "asarray": _asarray, "add": mx.add, "maximum": mx.maximum, "minimum": mx.minimum,
     "concat": mx.concatenate, "stack": mx.stack, "zeros_like": mx.zeros_like,
+    "float32": mx.float32,
 }  # fmt: skip
 
 

@@ -76,7 +76,7 @@ class NumpyEngine(Engine):
     @property
     def kernels(self) -> frozenset[str]:
         """All ops, and those of users that have a kernel for this engine."""
-        return frozenset(kernels_for(self.name, NUMPY_KERNELS))
+        return frozenset(kernels_for(self.name, NUMPY_KERNELS, self.dtype_name))
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> list[np.ndarray]:
         """Make a distributed array; see `Engine.put`."""
@@ -108,7 +108,7 @@ class NumpyEngine(Engine):
     def _lower(
         self, program: Program, donate: Collection[int], arenas: SimulatedArenas | None
     ) -> Executable:
-        kernels = kernels_for(self.name, NUMPY_KERNELS)
+        kernels = kernels_for(self.name, NUMPY_KERNELS, self.dtype_name)
         reusing = reuse_donated(program, donate)
         layout = None if arenas is None else arenas.lay_out(reusing, self.execution, WRITERS)
         lower = partial(LockstepExecutable, reusing, kernels, np, layout=layout)

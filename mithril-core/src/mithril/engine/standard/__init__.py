@@ -7,21 +7,27 @@ they ask of a library is `ArrayNamespace`.
 """
 
 from mithril.engine.standard import (
+    control,
+    conv,
+    dynamic_slicing,
     elementwise,
+    grouped,
     index,
     linalg,
     matrix,
+    moe,
     order,
+    pool,
     random,
     reduce,
     shape,
-    windows,
+    shard,
 )
 from mithril.engine.standard.namespace import EXTENSIONS, ArrayNamespace, dtype_in
 from mithril.engine.standard.table import SHARED_KERNELS, bind_namespace
 
 __all__ = [
-    "EXTENSIONS", "SHARED_KERNELS", "ArrayNamespace", "bind_namespace",
-    "dtype_in", "elementwise", "index", "linalg", "matrix", "order", "random", "reduce", "shape",
-    "windows",
+    "EXTENSIONS", "SHARED_KERNELS", "ArrayNamespace", "bind_namespace", "control", "conv",
+    "dtype_in", "dynamic_slicing", "elementwise", "grouped", "index", "linalg", "matrix", "moe",
+    "order", "pool", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -35,12 +35,6 @@ def constant(op: Constant, types: Types, xp: ArrayNamespace) -> Run:
     return lambda: value
 
 
-@kernel(ops.After)
-def after(op: ops.After, types: Types, xp: ArrayNamespace) -> Run:
-    """The first operand: statements run in order as it is."""
-    return lambda x, dependency: x
-
-
 @kernel(ops.StopGradient)
 def stop_gradient(op: ops.StopGradient, types: Types, xp: ArrayNamespace) -> Run:
     """X itself."""

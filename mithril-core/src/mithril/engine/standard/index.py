@@ -89,84 +89,19 @@ def iota(op: ops.Iota, types: Types, xp: ArrayNamespace) -> Run:
     column = xp.reshape(counted, (-1,) + (1,) * (rank - op.axis - 1))
 
     def run(offset: Any = None) -> Any:
-        at = column if offset is None else column + _as_int64(offset, xp)
+        at = column if offset is None else column + as_int64(offset, xp)
         return xp.broadcast_to(xp.astype(at, dtype, copy=False), op.shape)
 
     return run
 
 
-@kernel(ops.TakeAlong)
-def take_along(op: ops.TakeAlong, types: Types, xp: ArrayNamespace) -> Run:
-    """Elements by position, row by row."""
-    size = types[0].shape[op.axis]
-
-    def run(x: Any, indices: Any) -> Any:
-        check_ids("take_along", indices, size, xp)
-        return pick(x, indices, op.axis, xp)
-
-    return run
-
-
-@kernel(ops.ScatterAlong)
-def scatter_along(op: ops.ScatterAlong, types: Types, xp: ArrayNamespace) -> Run:
-    """Sums of the updates that go to one place, in float32 for 16-bit floats."""
-    (result,) = op.infer(types)
-    dtype, wide = (dtype_in(xp, chosen) for chosen in (result.dtype, widen(result.dtype)))
-
-    def run(indices: Any, updates: Any) -> Any:
-        check_ids("scatter_along", indices, op.size, xp)
-        chosen = mark(_move_last(_as_int64(indices, xp), op.axis, xp), op.size, wide, xp)
-        rows = xp.expand_dims(
-            _move_last(xp.astype(updates, wide, copy=False), op.axis, xp), axis=-2
-        )
-        total = xp.matmul(rows, chosen)[..., 0, :]
-        return xp.astype(_move_back(total, op.axis, xp), dtype, copy=False)
-
-    return run
-
-
-@kernel(ops.MoeDispatch)
-def moe_dispatch(op: ops.MoeDispatch, types: Types, xp: ArrayNamespace) -> Run:
-    """Rows of each group by id, zeros where there is none."""
-    return lambda x, ids, back: _rows_by_id(op.name, x, ids, xp)
-
-
-@kernel(ops.MoeCombine)
-def moe_combine(op: ops.MoeCombine, types: Types, xp: ArrayNamespace) -> Run:
-    """Rows of each round added up; of 16-bit floats in float32."""
-    (result,) = op.infer(types)
-    dtype, wide = (dtype_in(xp, chosen) for chosen in (result.dtype, widen(result.dtype)))
-    groups, rows, features = result.shape
-    rounds = types[1].shape[1] // max(rows, 1)
-
-    def run(x: Any, ids: Any, back: Any) -> Any:
-        found = _rows_by_id(op.name, xp.astype(x, wide, copy=False), ids, xp)
-        found = xp.reshape(found, (groups, rounds, rows, features))
-        return xp.astype(xp.sum(found, axis=1, dtype=wide), dtype, copy=False)
-
-    return run
-
-
-def _rows_by_id(what: str, x: Any, ids: Any, xp: ArrayNamespace) -> Any:
-    """Return rows of x [groups, rows, features] by id inside each group; -1 gives zeros."""
-    (groups, count, features), places = x.shape, ids.shape[1]
-    ids = _as_int64(ids, xp)
-    check_ids(what, ids + 1, count + 1, xp)
-    if not count:
-        return xp.zeros((groups, places, features), dtype=x.dtype)
-    first = xp.reshape(xp.arange(groups, dtype=ids.dtype) * count, (groups, 1))
-    at = xp.reshape(first + xp.where(ids < 0, xp.zeros_like(ids), ids), (-1,))
-    found = xp.take(xp.reshape(x, (groups * count, features)), at, axis=0)
-    return keep_where(ids >= 0, xp.reshape(found, (groups, places, features)), xp)
-
-
 def pick(x: Any, indices: Any, axis: int, xp: ArrayNamespace) -> Any:
     """Return elements by position along a dimension, row by row, as `take_along_axis` does."""
-    x, at = _move_last(x, axis, xp), _move_last(_as_int64(indices, xp), axis, xp)
+    x, at = move_last(x, axis, xp), move_last(as_int64(indices, xp), axis, xp)
     rows, size = math.prod(x.shape[:-1]), x.shape[-1]
     first = xp.reshape(xp.arange(rows, dtype=at.dtype) * size, (*at.shape[:-1], 1))
     found = xp.take(xp.reshape(x, (-1,)), xp.reshape(first + at, (-1,)), axis=0)
-    return _move_back(xp.reshape(found, at.shape), axis, xp)
+    return move_back(xp.reshape(found, at.shape), axis, xp)
 
 
 def mark(ids: Any, classes: int, dtype: Any, xp: ArrayNamespace) -> Any:
@@ -184,21 +119,24 @@ def keep_where(wanted: Any, rows: Any, xp: ArrayNamespace) -> Any:
 
 def _count_from(ids: Any, offset: Any, rows: int, xp: ArrayNamespace) -> tuple[Any, Any]:
     """Return ids counted from the offset, and where they lie outside the local rows."""
-    local = _as_int64(ids, xp) - _as_int64(offset, xp)
+    local = as_int64(ids, xp) - as_int64(offset, xp)
     return local, (local < 0) | (local >= rows)
 
 
-def _as_int64(x: Any, xp: ArrayNamespace) -> Any:
+def as_int64(x: Any, xp: ArrayNamespace) -> Any:
+    """Return integers, or one, as an array of int64."""
     dtype = dtype_in(xp, DType.int64)
     return xp.asarray(x, dtype=dtype) if isinstance(x, int) else xp.astype(x, dtype, copy=False)
 
 
-def _move_last(x: Any, axis: int, xp: ArrayNamespace) -> Any:
+def move_last(x: Any, axis: int, xp: ArrayNamespace) -> Any:
+    """Return x with a dimension as its last one."""
     rank = len(x.shape)
     return xp.permute_dims(x, (*(i for i in range(rank) if i != axis % rank), axis % rank))
 
 
-def _move_back(x: Any, axis: int, xp: ArrayNamespace) -> Any:
+def move_back(x: Any, axis: int, xp: ArrayNamespace) -> Any:
+    """Return x with its last dimension in the place that `move_last` took it from."""
     rank = len(x.shape)
     order = list(range(rank - 1))
     order.insert(axis % rank, rank - 1)
