@@ -124,7 +124,7 @@ def _is_joint(compiled: ModelView[EngineView], plan: Plan) -> bool:
 
 def _generate(compiled: ModelView[EngineView], plan: Plan) -> ProgramText:
     engine = compiled.engine
-    kernels = kernels_for(engine.name, kernels_on(engine.device), engine.dtype_name)
+    kernels = kernels_for(engine.name, kernels_on(engine.device))
     codegen = replace(engine.codegen, tracks_steps=False)
     if plan.only_stage is None:
         return write_plan(plan, kernels, codegen)
