@@ -450,3 +450,18 @@ def test_names_of_dtypes() -> None:
     checks = KernelChecks()
     assert checks.describe(SimpleNamespace(dtype="torch.float32", shape=(2,))) == "float32[2]"
     assert checks.describe(()) == "a tuple of nothing"
+
+
+def test_a_dtype_of_an_unknown_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Faulty, "dtype_name", lambda self, dtype: str(dtype).rstrip("0123456789"))
+    text = r"^put of backend 'faulty' returns float\[3\] for a device that holds float32\[3\]"
+    backend = ml.Backend(Faulty(MESH))
+    with pytest.raises(BackendError, match=text):
+        backend.ones(3)
+    given = graph_of(ops.tanh, x=f32(6)).nodes[0]
+    refused = KernelChecks("faulty", lambda dtype: "float").refuse(given, np.ones(6, np.float32))
+    assert str(refused) == (
+        "kernel 'tanh' of backend 'faulty' returns float[6] for float32[6]; the op's result is "
+        "float32[6]; return that ('float' is no dtype of Mithril; Engine.dtype_name says what it "
+        "is called)"
+    )

@@ -215,7 +215,7 @@ class JaxEngine(Engine):
         if self.options.pjit_lowering_strategy != "gspmd" or self.mesh.size == 1:
             return self.lower(program, donate)
         # Those of a platform are for what a device has: joined dimensions could not stay split.
-        kernels = kernels_for(self.name, KERNELS)
+        kernels = kernels_for(self.name, KERNELS, self.dtype_name)
         function = whole_function(whole, program, self.opened, kernels)
         kind = MeasuredExecutable if self.is_measuring else JaxExecutable
         return kind(program, function, self.opened, self.options, tuple(donate), flagged=False)

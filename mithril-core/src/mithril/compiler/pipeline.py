@@ -100,8 +100,9 @@ def make_plan(
         def plan_for(search: Search | None) -> Plan:
             return _make_plan(graph, request, target, replace(options, search=search))
 
-        found = plan_within(plan_for, options.search, request.donated)
-        plan = choose_by_timeline(found, plan_for, options.search, target, request.donated)
+        search = options.search and replace(options.search, prices={})  # gone when the plan is made
+        found = plan_within(plan_for, search, request.donated)
+        plan = choose_by_timeline(found, plan_for, search, target, request.donated)
         check_memory(plan, target, request.donated, is_strict=options.strict_memory)
         return plan
 

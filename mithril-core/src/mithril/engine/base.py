@@ -22,7 +22,7 @@ import numpy as np
 from mithril.engine.arena import Arrange
 from mithril.engine.checks import KernelChecks
 from mithril.engine.interop import Interop
-from mithril.engine.kernels.custom import kernels_for
+from mithril.engine.kernels.custom import kernels_for, name_dtype
 from mithril.engine.protocol import Executable, Handle, Produce
 from mithril.engine.recording import EngineProfiler
 from mithril.engine.staged import StagedExecutable
@@ -82,7 +82,7 @@ class Engine(ABC):
     @property
     def kernel_table(self) -> Mapping[str, Callable[..., Any]]:
         """What programs are lowered with: the engine's kernels, and those of users for it."""
-        return kernels_for(self.name, self.own_kernels)
+        return kernels_for(self.name, self.own_kernels, self.dtype_name)
 
     @property
     def kernels(self) -> frozenset[str]:
@@ -92,7 +92,7 @@ class Engine(ABC):
     @property
     def kernel_checks(self) -> KernelChecks:
         """What looks at the results of its kernels, and says whose they are."""
-        return KernelChecks(self.name)
+        return KernelChecks(self.name, self.dtype_name)
 
     @property
     def local_devices(self) -> tuple[int, ...]:
@@ -126,6 +126,20 @@ class Engine(ABC):
             dtype: one that is not of `dtypes`.
         """
         return "use dtype='float32'"
+
+    def dtype_name(self, dtype: Any) -> str:
+        """Return what Mithril calls a dtype of the framework, by which kernels' results are judged.
+
+        By default the last part of how it prints, `float32` for `torch.float32`. An engine whose
+        framework has other names says here which of Mithril's each is.
+
+        Args:
+            dtype: the `dtype` of one of its arrays.
+
+        Returns:
+            The name, such as `float32`; any other text for a dtype that Mithril does not have.
+        """
+        return name_dtype(dtype)
 
     @property
     def device_kind(self) -> str:

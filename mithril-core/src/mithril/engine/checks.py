@@ -17,12 +17,13 @@ from weakref import ref
 
 import numpy as np
 
+from mithril.engine.kernels.custom import name_dtype
 from mithril.errors import BackendError, MithrilError, kind_of
 from mithril.ir import Node
 from mithril.mesh import Sharding
 from mithril.ops.definition import UserOp
 from mithril.ops.host import FromHost, ToHost
-from mithril.types import TensorType
+from mithril.types import DType, TensorType
 
 VARIABLE = "MITHRIL_CHECK"
 Run = Callable[..., Any]
@@ -31,18 +32,6 @@ Run = Callable[..., Any]
 def is_checking() -> bool:
     """Return whether `MITHRIL_CHECK=1` is set."""
     return os.environ.get(VARIABLE) == "1"
-
-
-def name_dtype(dtype: Any) -> str:
-    """Return `float32` for NumPy's `float32`, PyTorch's `torch.float32` and the like.
-
-    Args:
-        dtype: one of a framework.
-
-    >>> name_dtype(np.dtype("float32")), name_dtype("mlx.core.bfloat16")
-    ('float32', 'bfloat16')
-    """
-    return str(dtype).rpartition(".")[2].rstrip("_")
 
 
 def place_in_code(node: Node) -> str:
@@ -102,8 +91,17 @@ class KernelChecks:
         wanted = ", ".join(str(value.type) for value in node.outputs)
         return BackendError(
             f"{self.name(node)} returns {self.describe(found)} for {_types_of(node)}; the op's "
-            f"result is {wanted}; return that{_suffix(node)}"
+            f"result is {wanted}; return that{self._say_unknown(found)}{_suffix(node)}"
         )
+
+    def _say_unknown(self, found: object) -> str:
+        """Return a hint if a result has a dtype by a name that Mithril does not know."""
+        results = found if isinstance(found, tuple | list) else (found,)
+        names = {self.dtype_name(x.dtype) for x in results if hasattr(x, "dtype")}
+        unknown = sorted(names - {dtype.value for dtype in DType})
+        if not unknown:
+            return ""
+        return f" ('{unknown[0]}' is no dtype of Mithril; Engine.dtype_name says what it is called)"
 
     def explain(self, node: Node, error: Exception) -> BackendError:
         """Return the error of a kernel, or of what makes one, that raises."""

@@ -9,9 +9,9 @@ from typing import Self
 
 import numpy as np
 
+from mithril.engine.kernels import KERNELS, on_namespace
 from mithril.engine.kernels.writing import WRITERS
 from mithril.spi import (
-    SHARED_KERNELS,
     Arrange,
     Engine,
     Executable,
@@ -27,14 +27,13 @@ from mithril.spi import (
     SimulatedArenas,
     TensorType,
     Transfer,
-    bind_namespace,
     host_shards,
     move_shards,
     reuse_donated,
 )
 from mithril.spi.ops import Repeat
 
-NUMPY_KERNELS = bind_namespace(SHARED_KERNELS, np)
+NUMPY_KERNELS = on_namespace(KERNELS, np)
 """The kernels of all ops on NumPy."""
 _IN_ARENA = (*WRITERS, Repeat.name)
 
