@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from mithril.testing.check import Check
 from mithril.testing.checks.collectives import list_collective_checks
+from mithril.testing.checks.engine import list_engine_checks
 from mithril.testing.checks.models import list_model_checks
 from mithril.testing.checks.ops import list_op_checks
+from mithril.testing.checks.values import list_value_checks
 
 
 def list_checks() -> list[Check]:
     """Return every check of the kit, in the order in which they are run."""
     return [
+        *list_engine_checks(),
         *list_op_checks(),
+        *list_value_checks(),
         *list_collective_checks(),
         *list_model_checks(),
     ]
