@@ -39,9 +39,9 @@ from mithril.spi import (
     move_shards,
 )
 from mithril.types import DType, TensorType, as_dtype
-
 from tests.ops.cases import CASES, Case
 from tests.ops.evaluate import apply, assert_close, coarsest
+
 from tests.profiles import scaled
 
 STRICTEST: dict[str, Any] = {
