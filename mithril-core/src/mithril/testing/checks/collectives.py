@@ -141,24 +141,24 @@ def check_collective(kind: str, target: Target, level: Level) -> Outcome:
     meshes = [target.mesh, *(map(Mesh, target.uneven) if level is Level.full else ())]
     tried = 0
     for mesh in meshes:
-        for axes in _choose_axes(mesh, level):
-            for dtype in map(DType, DTYPES[level]):
-                if dtype in engine.dtypes:
-                    _compare(kind, target.open(mesh).engine, axes, dtype)
-                    tried += 1
+        for axes, dtype in _choose(mesh, level):
+            if dtype in engine.dtypes:
+                _compare(kind, target.open(mesh).engine, axes, dtype)
+                tried += 1
     return Outcome(note=f"{tried} programs")
 
 
 _KNOWN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"})
 
 
-def _choose_axes(mesh: Mesh, level: Level) -> list[Axes]:
-    """Return the axes that collectives go over: one, all of them, and all the other way round."""
+def _choose(mesh: Mesh, level: Level) -> list[tuple[Axes, DType]]:
+    """Return the axes that collectives go over, and dtypes: each way in float32, one in each."""
     names = [name for name, size in mesh.sizes.items() if size > 1]
-    if level is Level.smoke:
-        return [tuple(names[::-1])]
-    counts = {1, len(names)}
-    return [axes for count in counts for axes in permutations(names, count)]
+    ways = [axes for count in sorted({1, len(names)}) for axes in permutations(names, count)]
+    first, *others = map(DType, DTYPES[level])
+    found = [(axes, first) for axes in (ways[-1:] if level is Level.smoke else ways)]
+    found += [(a, d) for a in (ways if level is Level.full else ways[-1:]) for d in others]
+    return found
 
 
 def _compare(kind: str, engine: Engine, axes: Axes, dtype: DType) -> None:
