@@ -114,14 +114,21 @@ def choose_checks(checks: list[Check], level: Level, pattern: str = "") -> list[
     """Return the checks of a level that have a pattern.
 
     Raises:
-        OptionError: none has it.
+        OptionError: none has it, or none of this level.
     """
     wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
     chosen = [check for check in checks if fnmatchcase(check.id, wanted)]
     if not chosen:
         hint = nearest(pattern, [check.name for check in checks])
         raise OptionError(f"-k '{pattern}' chooses no check{hint}; groups: {_list_groups(checks)}")
-    return [check for check in chosen if check.level.rank <= level.rank]
+    found = [check for check in chosen if check.level.rank <= level.rank]
+    if not found:
+        least = min((check.level for check in chosen), key=lambda level: level.rank)
+        raise OptionError(
+            f"-k '{pattern}' chooses {len(chosen)} checks, none of level {level}; give --level "
+            f"{least}"
+        )
+    return found
 
 
 def check_gaps(gaps: Mapping[str, str], checks: list[Check]) -> None:

@@ -158,8 +158,7 @@ def _choose(mesh: Mesh, level: Level) -> list[tuple[Axes, DType]]:
     ways = [axes for count in sorted({1, len(names)}) for axes in permutations(names, count)]
     first, *others = map(DType, DTYPES[level])
     found = [(axes, first) for axes in (ways[-1:] if level is Level.smoke else ways)]
-    found += [(a, d) for a in (ways if level is Level.full else ways[-1:]) for d in others]
-    return found
+    return found + [(ways[-1], dtype) for dtype in others]
 
 
 def compare_collective(program: Program, engine: Engine, axes: Axes) -> None:
