@@ -25,6 +25,7 @@ def check_backend(
     pattern: str = "",
     options: Mapping[str, object] | None = None,
     known_gaps: Mapping[str, str] | None = None,
+    stops: bool = False,
     tell: Told | None = None,
 ) -> Report:
     """Try a backend, and return what came of every check.
@@ -37,6 +38,7 @@ def check_backend(
         options: of the backend, as `open_backend` takes them.
         known_gaps: reasons by the id of a check that is known to fail, or by a pattern of ids;
             added to those that the backend's spec declares.
+        stops: whether the first check that is not good is the last one that is run.
         tell: called with each result as it comes.
 
     Raises:
@@ -56,7 +58,9 @@ def check_backend(
         results.append(result)
         if tell is not None:
             tell(result)
-    is_whole = not pattern and run.level is not Level.smoke
+        if stops and not result.is_good:
+            break
+    is_whole = not pattern and not stops and run.level is not Level.smoke
     speed = measure_speed(run.target) if is_whole else []
     return Report(
         name,
@@ -110,14 +114,21 @@ def choose_checks(checks: list[Check], level: Level, pattern: str = "") -> list[
     """Return the checks of a level that have a pattern.
 
     Raises:
-        OptionError: none has it.
+        OptionError: none has it, or none of this level.
     """
     wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
     chosen = [check for check in checks if fnmatchcase(check.id, wanted)]
     if not chosen:
         hint = nearest(pattern, [check.name for check in checks])
         raise OptionError(f"-k '{pattern}' chooses no check{hint}; groups: {_list_groups(checks)}")
-    return [check for check in chosen if check.level.rank <= level.rank]
+    found = [check for check in chosen if check.level.rank <= level.rank]
+    if not found:
+        least = min((check.level for check in chosen), key=lambda level: level.rank)
+        raise OptionError(
+            f"-k '{pattern}' chooses {len(chosen)} checks, none of level {level}; give --level "
+            f"{least}"
+        )
+    return found
 
 
 def check_gaps(gaps: Mapping[str, str], checks: list[Check]) -> None:
