@@ -38,9 +38,9 @@ from mithril.spi import (
     host_shards,
     move_shards,
 )
+from mithril.testing.cases import CASES, Case
+from mithril.testing.evaluate import apply, assert_close, coarsest
 from mithril.types import DType, TensorType, as_dtype
-from tests.ops.cases import CASES, Case
-from tests.ops.evaluate import apply, assert_close, coarsest
 
 from tests.profiles import scaled
 
