@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import ref
@@ -32,6 +33,20 @@ Run = Callable[..., Any]
 def is_checking() -> bool:
     """Return whether `MITHRIL_CHECK=1` is set."""
     return os.environ.get(VARIABLE) == "1"
+
+
+@contextmanager
+def checking() -> Iterator[None]:
+    """Have everything looked at, as with `MITHRIL_CHECK=1`, of what is opened and run within."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
 
 
 def place_in_code(node: Node) -> str:
