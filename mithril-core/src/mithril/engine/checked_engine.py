@@ -17,7 +17,7 @@ from mithril.engine.base import Engine
 from mithril.engine.checks import check_handle, check_part
 from mithril.engine.protocol import Handle, Produce
 from mithril.engine.shards import trim_padding
-from mithril.errors import BackendError, kind_of
+from mithril.errors import FaultyBackendError, kind_of
 from mithril.mesh import Box, Mesh, Sharding, edges
 from mithril.plan.timetable import Transfer
 from mithril.types import TensorType
@@ -62,6 +62,8 @@ def _derive(own: type[Engine]) -> type[Engine]:
             carry_out = super().move
             return _compare(self, transfer, lambda held: carry_out(held, transfer))(shards)
 
+    if own.part is Engine.part:  # it knows no parts, which is asked
+        del Checked.part
     Checked.__name__, Checked.__qualname__ = own.__name__, own.__qualname__
     _DERIVED.add(Checked)
     return Checked
@@ -89,7 +91,7 @@ def _put(
         part = check_part(engine.name, engine.shard(shards, sharding, device), type, sharding)
         found, wanted = trim_padding(part, box), given.get(edges(box))
         if wanted is not None and found.tobytes() != wanted.tobytes():
-            raise BackendError(
+            raise FaultyBackendError(
                 f"put of backend '{engine.name}' gives device {device} other values of {type} "
                 f"than produce returned for its box; hand each device the values of its box"
             )
@@ -99,11 +101,11 @@ def _put(
 def _check_host(engine: Engine, part: Any, device: int) -> np.ndarray:
     """Return what `shard` returned if nobody can write to it."""
     if not isinstance(part, np.ndarray):
-        raise BackendError(
+        raise FaultyBackendError(
             f"shard of backend '{engine.name}' returns {kind_of(part)}; return a NumPy array"
         )
     if part.flags.writeable:
-        raise BackendError(
+        raise FaultyBackendError(
             f"shard of backend '{engine.name}' returns an array that can be written to, which "
             f"may be memory of device {device}; set its flags.writeable to False"
         )
@@ -119,7 +121,7 @@ def _compare(engine: Engine, transfer: Transfer, carry_out: Carry) -> Carry:
         made = carry_out(shards)
         check_handle(engine, "transfer", made, type, target)
         if not _are_equal(before, _read(engine, shards, transfer.source)):
-            raise BackendError(
+            raise FaultyBackendError(
                 f"a transfer of backend '{engine.name}' changes the value that it takes, {type}; "
                 f"copy it"
             )
@@ -129,7 +131,7 @@ def _compare(engine: Engine, transfer: Transfer, carry_out: Carry) -> Carry:
                 continue
             found, sent = arrived[chunk.receiver], before[chunk.sender]
             if not _is_equal(found[chunk.place], sent[chunk.held]):
-                raise BackendError(
+                raise FaultyBackendError(
                     f"a transfer of backend '{engine.name}' brings device {chunk.receiver} other "
                     f"values of {type} than device {chunk.sender} holds; bring those"
                 )
