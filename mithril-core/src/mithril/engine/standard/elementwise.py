@@ -113,7 +113,7 @@ def erf(op: ops.Erf, types: Types, xp: ArrayNamespace) -> Run:
         size, last = xp.abs(x), xp.asarray(furthest, dtype=wide)
         found = _erf(xp.minimum(size, last), terms, xp)
         # Exactly 1 where it rounds to that: gelu multiplies what is left of it by x.
-        found = xp.where(size >= last, xp.ones_like(found), found)
+        found = xp.where(size >= last, xp.asarray(1.0, dtype=wide), found)
         return xp.astype(xp.sign(x) * found, dtype, copy=False)
 
     return run
