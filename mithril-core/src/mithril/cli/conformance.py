@@ -41,6 +41,9 @@ def check(
         Path | None,
         typer.Option("--known-gaps", help="A TOML file with reasons by check in [known_gaps]."),
     ] = None,
+    stops: Annotated[
+        bool, typer.Option("-x", "--exitfirst", help="Stop at the first check that is not good.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page to this file, too.")] = None,
 ) -> None:
@@ -55,6 +58,7 @@ def check(
             pattern=pattern,
             options=_read_options(option or []),
             known_gaps=read_gaps(gaps) if gaps else None,
+            stops=stops,
             tell=None if as_json else _print_lines(),
         )
     except BackendError as error:

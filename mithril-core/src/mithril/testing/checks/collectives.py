@@ -143,7 +143,8 @@ def check_collective(kind: str, target: Target, level: Level) -> Outcome:
     for mesh in meshes:
         for axes, dtype in _choose(mesh, level):
             if dtype in engine.dtypes:
-                _compare(kind, target.open(mesh).engine, axes, dtype)
+                on = target.open(mesh).engine
+                compare_collective(write_program(mesh, axes, dtype, KINDS[kind]), on, axes)
                 tried += 1
     return Outcome(note=f"{tried} programs")
 
@@ -157,24 +158,32 @@ def _choose(mesh: Mesh, level: Level) -> list[tuple[Axes, DType]]:
     ways = [axes for count in sorted({1, len(names)}) for axes in permutations(names, count)]
     first, *others = map(DType, DTYPES[level])
     found = [(axes, first) for axes in (ways[-1:] if level is Level.smoke else ways)]
-    found += [(a, d) for a in (ways if level is Level.full else ways[-1:]) for d in others]
-    return found
+    return found + [(ways[-1], dtype) for dtype in others]
 
 
-def _compare(kind: str, engine: Engine, axes: Axes, dtype: DType) -> None:
-    program = write_program(engine.mesh, axes, dtype, KINDS[kind])
+def compare_collective(program: Program, engine: Engine, axes: Axes) -> None:
+    """Raise unless a program makes on every device what it makes on the NumPy engine.
+
+    Args:
+        program: of one input, which gets `values_for` it.
+        engine: what is tried.
+        axes: that the collectives go over, for the message.
+
+    Raises:
+        Mismatch: it makes something else; collectives are held to equality.
+    """
     host = values_for(program)
-    oracle = open_oracle(engine.mesh).engine
+    dtype, mesh = program.inputs[0].type.dtype, program.mesh
+    oracle = open_oracle(mesh).engine
     found, expected = (run_program(on, program, {"x": host}) for on in (engine, oracle))
     for port in program.outputs:
         for device in engine.local_devices:
             wanted = oracle.shard(expected[port.name], port.sharding, device)
             made = engine.shard(found[port.name], port.sharding, device)
-            # Collectives are held to equality: sums here are of small whole numbers.
-            text = describe_difference(made, wanted)
+            text = describe_difference(made, wanted, DType.int32)
             if text:
                 raise Mismatch(
-                    f"{port.name} over {'·'.join(axes)} of {engine.mesh!r} in {dtype}, on device "
+                    f"{port.name} over {'·'.join(axes)} of {mesh!r} in {dtype}, on device "
                     f"{device}: {text}"
                 )
 

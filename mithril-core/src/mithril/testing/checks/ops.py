@@ -85,10 +85,7 @@ def check_gradients(name: str, target: Target, level: Level) -> Outcome:
     cases = [case for case in DIFFERENTIABLE if case.op.name == name]
     if level is not Level.full:
         cases = [case for case in cases if is_first_of_its_op(case)] or cases[:1]
-    try:
-        wrong = _run(target.engine, [(case, None) for case in cases], has_gradient=True)
-    except BackendError as error:
-        raise Missing(str(error)) from None
+    wrong = _run(target.engine, [(case, None) for case in cases], has_gradient=True)
     if wrong:
         name, text = next(iter(wrong.items()))
         raise Mismatch(f"{len(wrong)} wrong; {name}: {text}")
