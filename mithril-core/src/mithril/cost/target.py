@@ -9,6 +9,7 @@ from mithril.cost.profiles import SIMULATED, find_hardware
 from mithril.engine import Engine, KernelNames
 from mithril.mesh import Mesh
 from mithril.ops.collective import collectives
+from mithril.ops.own_kernel import list_kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class Target:
             hardware: the profile to price with; by default that of the engine's devices.
         """
         profile = find_hardware(engine, hardware)
-        return Target(engine.name, engine.mesh, engine.kernels, engine.capabilities, profile)
+        kernels = engine.kernels.union(list_kernels(engine.name))
+        return Target(engine.name, engine.mesh, kernels, engine.capabilities, profile)
 
     @property
     def kernel_names(self) -> KernelNames:
