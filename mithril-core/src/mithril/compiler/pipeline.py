@@ -29,6 +29,7 @@ from mithril.compiler.request import PlanOptions, Request
 from mithril.compiler.search import choose_by_timeline, complete, limit_fusion, plan_within
 from mithril.cost import Target
 from mithril.ir import Graph
+from mithril.ops.own_kernel import list_kernels
 from mithril.partition.algorithms import carry_out
 from mithril.partition.buckets import bucket_collectives
 from mithril.partition.limits import (
@@ -163,6 +164,8 @@ def choose_kernels(plan: Plan, target: Target) -> Plan:
 
     It comes last: nothing afterwards looks for these ops.
     """
+    if not list_kernels(target.backend):
+        return plan
 
     def choose(graph: Graph) -> Graph:
         return use_own_kernels(graph, target.backend)

@@ -35,6 +35,8 @@ class KernelOp(UserOp):
     """The op of the core."""
     by: ClassVar[str]
     """Who brings the kernel."""
+    is_own: ClassVar[bool]
+    """Whether it is of a user, not of a plugin."""
 
     def __post_init__(self) -> None:
         """Leave the attributes as they are: the op of the core has checked them."""
@@ -142,8 +144,10 @@ def add_kernel(
         raise OptionError(
             f"kernel of op '{op}' on backend '{backend}' is {kind_of(function)}; give a function"
         )
-    taken = _CHOSEN.get((backend, op))
-    if taken is not None and taken.by != origin:
+    taken, is_own = _CHOSEN.get((backend, op)), namespace == OWN
+    if taken is not None and taken.is_own and not is_own:
+        return  # what a user defines stands before what plugins bring
+    if taken is not None and taken.is_own == is_own and taken.by != origin:
         raise OptionError(
             f"op '{op}' has a kernel on backend '{backend}' by {taken.by} already, and {origin} "
             f"brings another; remove one of them: ml.remove_kernel('{op}', backend='{backend}')"
@@ -218,6 +222,7 @@ def _make_class(
             "indices": op_class.indices,
             "is_product": op_class.is_product,
             "by": origin,
+            "is_own": namespace == OWN,
             "origin": f"kernels of '{namespace}'",
         },
         frozen=True,

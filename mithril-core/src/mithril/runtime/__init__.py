@@ -4,6 +4,7 @@ from mithril.runtime.array import Array, ArrayShard
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
+from mithril.runtime.open_plugin import open_plugin
 from mithril.runtime.opening import open_backend
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.processes import is_main, process_count, process_index
@@ -15,5 +16,5 @@ from mithril.runtime.training import Metrics, TrainState, TrainStep, train_step
 __all__ = [
     "Array", "ArrayShard", "Backend", "CompiledModel", "Metrics", "Parameters", "Profile",
     "Strategy", "TensorSpec", "TrainState", "TrainStep", "compile", "is_main", "open_backend",
-    "process_count", "process_index", "profile", "train_step",
+    "open_plugin", "process_count", "process_index", "profile", "train_step",
 ]  # fmt: skip

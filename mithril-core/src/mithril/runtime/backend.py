@@ -15,6 +15,7 @@ from mithril.engine import Engine
 from mithril.errors import BackendError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand, Tensor
 from mithril.mesh import Mesh, PartitionSpec, Sharding
+from mithril.ops.own_kernel import choose_op
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.compression import PLAIN, Compression
 from mithril.runtime.array import Array, Kind
@@ -284,7 +285,7 @@ class Backend(Creation, Shared):
         )
         lying = find_common_sharding(op, kinds)
         if lying is not None and op.name in engine.kernels:
-            return Bound(engine, plan_in_place(op, kinds, lying), interface)
+            return Bound(engine, plan_in_place(choose_op(op, self.name), kinds, lying), interface)
         request = Request(
             {n: Layout(arrives=k.sharding) for n, k in zip(names, kinds, strict=True)}
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter, itemgetter
+from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from mithril.compiler import PlanOptions, Request, Target, make_plan
@@ -24,12 +25,13 @@ from mithril.plan import Plan, Port
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.donation import check_donated, give_up
 from mithril.runtime.lru import LRUCache
+from mithril.runtime.observing import Run, tell_compiled, watch
 from mithril.runtime.unplaced import settle
 
 Form = TypeVar("Form", bound=Hashable)
 Source = TypeVar("Source")
 Pick = Callable[[Any], Sequence[Any]]
-_Parts = tuple[Executable, Pick, Pick | None, list[Kind], bool]
+_Parts = tuple[Run, Pick, Pick | None, list[Kind], bool]
 _kind, _shards = attrgetter("kind"), attrgetter("shards")
 
 
@@ -55,6 +57,11 @@ class Interface(Generic[Source]):
     donated: tuple[int, ...] = ()
     is_placed: bool = True
 
+    @property
+    def is_users(self) -> bool:
+        """Whether it is of a model, a train step or a function, and not of one op."""
+        return self.source is not None
+
     def donating(self, names: Collection[str]) -> Interface[Source]:
         """Return the same with the arguments of some names given up."""
         donated = tuple(i for i, name in enumerate(self.arguments) if name in names)
@@ -69,18 +76,24 @@ class Bound(Generic[Source]):
         engine: where it runs.
         plan: what runs.
         interface: what is passed and wanted.
+        planning_seconds: what it took to make the plan.
     """
 
     engine: Engine
     plan: Plan
     interface: Interface[Source]
+    planning_seconds: float = 0.0
 
     @cached_property
     def executable(self) -> Executable:
         """The lowered plan, told which of its inputs are given up; made when it is first run."""
         donated = self.interface.donated
         given_up = [i for i, position in enumerate(self.order) if position in donated]
-        return self.engine.lower_plan(self.plan, given_up)
+        started = perf_counter()
+        made = self.engine.lower_plan(self.plan, given_up)
+        if self.interface.is_users:
+            tell_compiled(self, perf_counter() - started)
+        return made
 
     @cached_property
     def measured(self) -> Executable:
@@ -182,7 +195,8 @@ class Bound(Generic[Source]):
         kinds = [Kind(owner, port.type, port.sharding, is_placed) for port in ports]
         in_order = self.results == tuple(range(len(self.plan.outputs)))
         choose = None if in_order else pick(self.results)
-        return self.executable, pick(self.order), choose, kinds, bool(self.interface.donated)
+        run = watch(self, self.executable) if self.interface.is_users else self.executable
+        return run, pick(self.order), choose, kinds, bool(self.interface.donated)
 
 
 def bind(
@@ -205,7 +219,9 @@ def bind(
         MithrilError: as `make_plan` does.
     """
     target = Target.of(engine, interface.owner.hardware)
-    return Bound(engine, make_plan(graph, request, target, options), interface)
+    started = perf_counter()
+    plan = make_plan(graph, request, target, options)
+    return Bound(engine, plan, interface, perf_counter() - started)
 
 
 def says_sharding(graph: Graph) -> bool:
