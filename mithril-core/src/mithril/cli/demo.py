@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mithril.cli.mesh import read_mesh
+from mithril.cli.options import Given, read_options
 from mithril.errors import OptionError, listing, nearest
 
 if TYPE_CHECKING:
     from mithril.cli.gpt import Trainer
-
+    from mithril.plugins.spec import BackendSpec
 
 AXES = ("data", "tensor")
 PROOF_STEPS = 3
@@ -35,6 +36,7 @@ def demo(
         str, typer.Option(help="Backend name; see `mithril backends list`.")
     ] = "numpy",
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 400,
+    option: Given = None,
 ) -> None:
     """Train a small character GPT on Python's own help texts."""
     # Small matrices gain nothing from BLAS threads, and lose much when other programs are running.
@@ -44,7 +46,9 @@ def demo(
 
     devices = read_mesh(mesh)
     _check_axes(devices)
-    text, sizes, opened = help_text(), Sizes(), ml.open_backend(backend, ml.Mesh(devices))
+    options = read_options(option, _find_spec(backend))
+    text, sizes = help_text(), Sizes()
+    opened = ml.open_backend(backend, ml.Mesh(devices), **options)
     typer.echo(
         f"text     {len(text.ids)} characters, alphabet of {len(text.alphabet)}\n"
         f"model    GPT, {sizes.layers} blocks, width {sizes.width}, {sizes.heads} heads\n"
@@ -61,7 +65,14 @@ def demo(
     )
     _show_text("before", before)
     _show_text("after", trainer.write(PROMPT, SAMPLE))
-    _prove(losses, Trainer(text, sizes, ml.open_backend(backend)))
+    _prove(losses, Trainer(text, sizes, ml.open_backend(backend, **options)))
+
+
+def _find_spec(backend: str) -> BackendSpec | None:
+    from mithril.plugins.discover import find
+
+    entry = find(backend)
+    return None if entry is None else entry.spec
 
 
 def _check_axes(names: Iterable[str]) -> None:
