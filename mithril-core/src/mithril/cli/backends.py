@@ -181,13 +181,17 @@ def _open(entry: BackendEntry, options: Mapping[str, object]) -> Abilities:
     from mithril.ir import registry
     from mithril.mesh import Mesh
     from mithril.ops.collective import collectives
-    from mithril.ops.own_kernel import list_kernels
+    from mithril.ops.own_kernel import KernelOp, list_kernels
 
     started = time.perf_counter()
     engine = open_entry(entry, Mesh(), options)
     seconds = time.perf_counter() - started
     # Collectives are capabilities, shown in a row of their own.
-    known = {name for name, op in registry().items() if not op.is_collective}
+    known = {
+        name
+        for name, op in registry().items()
+        if not (op.is_collective or issubclass(op, KernelOp))
+    }
     return Abilities(
         list(engine.devices),
         sorted(engine.capabilities),

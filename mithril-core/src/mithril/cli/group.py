@@ -11,8 +11,15 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from mithril.errors import OptionError
-from mithril.plugins.discover import PLUGINS, Status, names
-from mithril.plugins.extensions import Extension, Kind, PluginEntry, list_plugins, require_plugin
+from mithril.plugins.discover import Status
+from mithril.plugins.extensions import (
+    Extension,
+    Kind,
+    PluginEntry,
+    list_namespaces,
+    list_plugins,
+    require_plugin,
+)
 
 
 class PluginGroup(TyperGroup):
@@ -27,7 +34,7 @@ class PluginGroup(TyperGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command of the core, or else the group of a plugin's commands."""
         own = super().get_command(ctx, cmd_name)
-        if own is not None or cmd_name not in names(PLUGINS):
+        if own is not None or cmd_name not in list_namespaces():
             return own
         entry = require_plugin(cmd_name)
         commands = _commands(entry)

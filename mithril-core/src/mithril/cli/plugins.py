@@ -88,11 +88,18 @@ def _json_row(entry: PluginEntry) -> dict[str, object]:
 
 
 def _row(entry: PluginEntry) -> tuple[str, ...]:
-    brings = (f"{len(names)} {kind.replace('_', ' ')}" for kind, names in entry.brings.items())
+    brings = (_count(kind, len(names)) for kind, names in entry.brings.items())
     return (
         entry.name,
-        f"{entry.package} {entry.package_version}",
+        entry.distribution,
         entry.status.value,
         ", ".join(brings) or ("nothing" if entry.status is Status.ready else "?"),
         make_note(entry),
     )
+
+
+def _count(kind: str, number: int) -> str:
+    """Return how many there are of a kind, such as `1 graph pass` or `2 layers`."""
+    words = kind.replace("_", " ")
+    one = words.removesuffix("es") if words.endswith("passes") else words.removesuffix("s")
+    return f"{number} {one if number == 1 else words}"

@@ -321,6 +321,11 @@ def package_of(point: EntryPoint) -> str:
     return point.dist.name if point.dist else ""
 
 
+def say_origin(point: EntryPoint) -> str:
+    """Return the distribution that offers an entry point, with its version, for messages."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "this process"
+
+
 def _is_core(need: Requirement) -> bool:
     return _normal(need.name) == CORE
 

@@ -26,12 +26,14 @@ from mithril.plugins.discover import (
     guard,
     judge_all,
     judge_metadata,
+    list_points,
     names,
     package_of,
+    say_origin,
 )
 from mithril.plugins.hardware import list_paths
 from mithril.plugins.kernels import PluginKernel
-from mithril.plugins.manager import ask, implements, load
+from mithril.plugins.manager import ask, implements, load, register, unregister
 
 _NAME = re.compile(r"[A-Za-z]\w*([_-]\w+)*")
 _REFERENCE = re.compile(r"[\w.]+:[\w.]+")
@@ -49,6 +51,7 @@ class Kind(StrEnum):
 
 
 OBSERVERS = ("mithril_compiled", "mithril_evaluated")
+_REGISTERED: dict[str, PluginEntry] = {}
 KERNELS, HARDWARE, OBSERVERS_KIND = "kernels", "hardware", "observers"
 
 
@@ -94,7 +97,7 @@ class PluginEntry(Entry):
     @property
     def distribution(self) -> str:
         """The distribution that offers it, with its version."""
-        return f"{self.package} {self.package_version}"
+        return say_origin(self.point)
 
     @property
     def brings(self) -> Mapping[str, tuple[str, ...]]:
@@ -110,12 +113,64 @@ class PluginEntry(Entry):
 
 def list_plugins() -> tuple[PluginEntry, ...]:
     """Return every plugin of the group `mithril.plugins`, loaded and judged, sorted by name."""
-    return judge_all(PLUGINS, _judge, PluginEntry)
+    return (*judge_all(PLUGINS, _judge, PluginEntry), *_REGISTERED.values())
 
 
 def find_plugin(namespace: str) -> PluginEntry | None:
     """Return the plugin of a namespace, judged, or None; no other plugin is loaded."""
+    if namespace in _REGISTERED:
+        return _REGISTERED[namespace]
     return find_in(PLUGINS, namespace, _judge, PluginEntry)
+
+
+def list_namespaces() -> list[str]:
+    """Return the names of all plugins; nothing is loaded."""
+    return [*names(PLUGINS), *_REGISTERED]
+
+
+def register_plugin(namespace: str, plugin: Any) -> None:
+    """Use a plugin in this process that is not installed, to try it or to test it.
+
+    Running it again, as notebooks do, replaces the plugin.
+
+    Args:
+        namespace: under which it is asked for, as the key of its entry point will be.
+        plugin: a module, or another object, that implements hooks of the group `mithril.plugins`.
+
+    Raises:
+        BackendError: an installed plugin has the namespace, or what this one offers is wrong.
+        pluggy.PluginValidationError: a hook does not exist, or takes other arguments.
+
+    >>> from types import SimpleNamespace
+    >>> from mithril.plugins import hookimpl
+    >>> @hookimpl
+    ... def mithril_schedules():
+    ...     return {"serial": lambda devices, microbatches, chunks: ["0F0,0B0"]}
+    >>> register_plugin("mine", SimpleNamespace(mithril_schedules=mithril_schedules))
+    >>> find_extension("mine.serial", Kind.schedule).package
+    'this process'
+    >>> unregister_plugin("mine")
+    """
+    if namespace in names(PLUGINS):
+        taken = listing(package_of(p) for p in list_points(PLUGINS) if p.name == namespace)
+        raise BackendError(
+            f"namespace '{namespace}' is that of the installed plugin of {taken}, and this process "
+            f"registers another; choose another one"
+        )
+    point = EntryPoint(namespace, type(plugin).__name__, PLUGINS)
+    unregister_plugin(namespace)
+    try:
+        _REGISTERED[namespace] = _describe(point, register(plugin, f"{PLUGINS}:{namespace}"))
+    except BackendError:
+        unregister(plugin)
+        raise
+
+
+def unregister_plugin(namespace: str) -> None:
+    """Forget a plugin that `register_plugin` was given, if there is one of the namespace."""
+    entry = _REGISTERED.pop(namespace, None)
+    if entry is not None:
+        unregister(entry.plugin)
 
 
 def require_plugin(namespace: str) -> PluginEntry:
@@ -126,7 +181,7 @@ def require_plugin(namespace: str) -> PluginEntry:
     """
     entry = find_plugin(namespace)
     if entry is None:
-        known = names(PLUGINS)
+        known = list_namespaces()
         raise BackendError(
             f"plugin '{namespace}' does not exist; installed: {listing(known)}"
             f"{nearest(namespace, known)}"
@@ -188,8 +243,11 @@ def _judge(point: EntryPoint) -> PluginEntry:
 
 def _judge_loaded(point: EntryPoint) -> PluginEntry:
     _check_namespace(point)
-    plugin = load(point)
-    package = f"{package_of(point)} {point.dist.version if point.dist else 0}"
+    return _describe(point, load(point))
+
+
+def _describe(point: EntryPoint, plugin: Any) -> PluginEntry:
+    package = say_origin(point)
     return PluginEntry(
         point=point,
         status=Status.ready,

@@ -29,10 +29,22 @@ def load(point: EntryPoint) -> Any:
     Raises:
         Exception: whatever the plugin raises as it is imported, or pluggy of its hooks.
     """
-    manager, plugin = open_manager(), point.load()
+    return register(point.load(), f"{point.group}:{point.name}={point.value}")
+
+
+def register(plugin: Any, name: str) -> Any:
+    """Register a module, or another object with hooks, and return it.
+
+    Args:
+        plugin: what implements hooks.
+        name: of it in the manager; what had the name before is taken out.
+
+    Raises:
+        pluggy.PluginValidationError: a hook does not exist, or takes other arguments.
+    """
+    manager = open_manager()
     if manager.is_registered(plugin):  # as one module of several entry points is
         return plugin
-    name = f"{point.group}:{point.name}={point.value}"
     before = manager.get_plugin(name)
     if before is not None:  # a notebook, or a test, has imported the module again
         manager.unregister(before)
@@ -40,10 +52,15 @@ def load(point: EntryPoint) -> Any:
         manager.register(plugin, name)
         manager.check_pending()  # pluggy accepts a misspelt hook until it is asked
     except Exception:
-        if manager.is_registered(plugin):
-            manager.unregister(plugin)
+        unregister(plugin)
         raise
     return plugin
+
+
+def unregister(plugin: Any) -> None:
+    """Take a plugin out of the manager, if it is in it."""
+    if open_manager().is_registered(plugin):
+        open_manager().unregister(plugin)
 
 
 def ask(plugin: Any, hook: str, **arguments: object) -> list[Any]:

@@ -1,13 +1,12 @@
 """Those who hear of plans that are made and programs that run: plugins that implement the hooks.
 
-They are found once, when the first program of a user is made ready to run. One that raises is
+They are looked for as a program of a user is made ready to run. One that raises is
 dropped with a warning, and never takes a run with it; `MITHRIL_STRICT=1` raises its error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from mithril.errors import warn
@@ -52,7 +51,6 @@ class Audience:
                 )
 
 
-@cache
 def find_audience(hook: str) -> Audience:
     """Return the plugins that implement a hook of an event; all plugins are loaded for it."""
     name = hook.removeprefix("mithril_")

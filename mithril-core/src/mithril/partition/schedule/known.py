@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mithril.errors import MithrilError, PlanError, kind_of, listing, nearest
 from mithril.plan.schedule import Action, Schedule, Work, read_table
-from mithril.plugins.discover import PLUGINS, names
-from mithril.plugins.extensions import Extension, Kind, find_extension
+from mithril.plugins.extensions import Extension, Kind, find_extension, list_namespaces
 
 F, B, INPUT, WEIGHT = Work.forward, Work.backward, Work.input_gradient, Work.weight_gradient
 Row = tuple[Action, ...]
@@ -72,7 +71,7 @@ def check_name(name: str) -> None:
 
 def _is_of_plugin(name: str) -> bool:
     namespace, dot, _ = name.partition(".")
-    return bool(dot) and namespace in names(PLUGINS)
+    return bool(dot) and namespace in list_namespaces()
 
 
 def _make_by_plugin(made: Extension, devices: int, microbatches: int, chunks: int) -> Schedule:

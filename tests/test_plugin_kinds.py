@@ -1,0 +1,222 @@
+"""What plugins bring besides backends: each kind from a package that is installed as strangers do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril import P
+from mithril.cost.profiles import list_profiles
+from mithril.errors import BackendError, MithrilWarning, OptionError, PlanError
+from mithril.ops.own_kernel import list_kernels
+from mithril.plugins.discover import Status
+from mithril.plugins.extensions import find_plugin, list_plugins
+from mithril.plugins.manager import open_manager
+
+from tests.plugin_packages import installed
+from tests.tolerances import TOLERANCE
+
+BACKENDS = ("numpy", "jax", "torch", "mlx")
+X = np.linspace(-2, 3, 8, dtype=np.float32)
+
+
+def forget() -> None:
+    """Forget what plugins have brought into this process."""
+    for backend in BACKENDS:
+        for op in list_kernels(backend):
+            ml.remove_kernel(op, backend=backend)
+    list_profiles.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("acme_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install acme-kinds for this process."""
+    monkeypatch.delenv("MITHRIL_PLUGINS", raising=False)
+    monkeypatch.syspath_prepend(installed("kinds"))
+    list_profiles.cache_clear()
+    yield
+    forget()
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install those that are broken, and those that claim what acme-kinds has."""
+    for folder in ("claims", "halves"):
+        monkeypatch.syspath_prepend(installed(folder))
+    yield
+    forget()
+
+
+def open_on(name: str, *mesh: int) -> ml.Backend:
+    options = {"executor": "lockstep"} if name == "torch" and mesh else {}
+    return ml.open_backend(name, mesh or None, **options)
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    rtol, atol = TOLERANCE["float32"]
+    np.testing.assert_allclose(found, expected, rtol, atol)
+
+
+def swish(x: np.ndarray, beta: float) -> np.ndarray:
+    return (x / (1 + np.exp(-beta * x.astype(np.float64)))).astype(x.dtype)
+
+
+@pytest.mark.usefixtures("kinds")
+class TestEachKind:
+    def test_nothing_is_imported_before_it_is_needed(self) -> None:
+        import mithril.plugins.extensions  # noqa: F401
+
+        assert not [name for name in sys.modules if name.startswith("acme_")]
+        acme = ml.open_plugin("acme")
+        assert dir(acme) == ["Swish", "SwishGlu", "swish"]
+        assert {name for name in sys.modules if name.startswith("acme_")} == {
+            "acme_kinds",
+            "acme_kinds.plugin",
+        }
+        assert acme.swish.__name__ == "swish"
+        assert "acme_kinds.ops" in sys.modules
+        assert "acme_kinds.layers" not in sys.modules
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_an_op_runs_and_has_a_gradient(self, backend: str) -> None:
+        opened = open_on(backend, 2)
+        op = ml.open_plugin("acme").swish
+        x = opened.array(X, sharding=P("data"))
+        assert_close(op(x, beta=2.0).numpy(), swish(X, 2.0))
+        slope = ml.grad(lambda x: ml.numpy.sum(op(x, beta=2.0)))(x)
+        step = 1e-3
+        wide = X.astype(np.float64)
+        expected = (swish(wide + step, 2.0) - swish(wide - step, 2.0)) / (2 * step)
+        assert_close(slope.numpy(), expected.astype(np.float32))
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_layers_run_in_a_model(self, backend: str) -> None:
+        acme = ml.open_plugin("acme")
+        model = ml.Model()
+        model |= acme.Swish(beta=2.0)(input="x", output="gate")
+        model |= acme.SwishGlu()(input="x", gate="gate", output="y")
+        opened = open_on(backend, 2)
+        compiled = ml.compile(model, opened, outputs=["y"])
+        found = compiled.evaluate({}, {"x": opened.array(X, sharding=P("data"))})["y"].numpy()
+        assert_close(found, X * swish(swish(X, 2.0), 1.0))
+
+    def test_a_kernel_takes_the_place_of_the_backends_own(self) -> None:
+        opened = ml.NumpyBackend((2,))
+        compiled = ml.compile(ml.Sigmoid(), opened)
+        x = opened.array(X, sharding=P("data"))
+        y = compiled.evaluate({}, {"input": x})["output"]
+        assert_close(y.numpy(), np.clip(X / 6 + 0.5, 0, 1).astype(np.float32))
+        assert "acme.sigmoid(input)" in str(compiled.plan)
+        assert_close(opened.sigmoid(x).numpy(), y.numpy())
+        assert list_kernels("numpy") == {"sigmoid": "plugin 'acme' of acme-kinds 1.3.0"}
+
+    def test_other_backends_keep_theirs(self) -> None:
+        x = ml.open_backend("jax").array(X)
+        assert_close(x.backend.sigmoid(x).numpy(), 1 / (1 + np.exp(-X)))
+
+    def test_a_user_stands_before_a_plugin(self) -> None:
+        ml.define_kernel("sigmoid", backend="numpy")(lambda x: x + 7)
+        opened = ml.NumpyBackend()
+        assert_close(opened.sigmoid(opened.array(X)).numpy(), X + 7)
+        ml.remove_kernel("sigmoid", backend="numpy")
+
+    def test_a_hardware_profile_prices_plans(self) -> None:
+        opened = ml.NumpyBackend((2,), hardware="acme-npu")
+        assert (opened.hardware.name, opened.hardware.origin) == ("acme-npu", "acme-kinds")
+
+    def test_a_schedule_orders_a_pipeline(self) -> None:
+        pipeline = ml.Pipeline(ml.Linear(dimension=8), ml.Linear(dimension=8))
+        opened = ml.NumpyBackend((2,), mesh_axis_names=["pipeline"])
+        options = ml.PipelineOptions(schedule="acme.last-first", microbatch_size=2)
+        whole = ml.compile(pipeline, opened)
+        parameters = whole.randomize_params(0)
+        x = np.arange(32, dtype=np.float32).reshape(4, 8)
+        seed = {"output": np.ones((4, 8), np.float32)}
+        expected = whole.evaluate(parameters, {"input": x}, output_gradients=seed)
+        found = ml.compile(pipeline, opened, pipeline=options)
+        outputs, gradients = found.evaluate(parameters, {"input": x}, output_gradients=seed)
+        assert_close(outputs["output"].numpy(), expected[0]["output"].numpy())
+        for name, gradient in gradients.items():
+            assert_close(gradient.numpy(), expected[1][name].numpy())
+        assert found.plan.timetable.schedule.lines == ["0F0,0F1,0B1,0B0", "1F0,1F1,1B1,1B0"]
+
+    def test_passes_change_the_plan_and_explain_names_them(self) -> None:
+        @ml.layer
+        def Twice(input):
+            return ml.numpy.negative(ml.numpy.negative(input))
+
+        model = ml.Model()
+        model |= Twice()(input="x", output="h")
+        model |= ml.Relu()(input="h", output="y")
+        opened = ml.NumpyBackend((2,))
+        x = opened.array(X, sharding=P("data"))
+        plain = ml.compile(model, opened, outputs=["y"])
+        expected = plain.evaluate({}, {"x": x})["y"].numpy()
+        passes = ["acme.fold", "acme.plain-relu"]
+        changed = ml.compile(model, opened, outputs=["y"], passes=passes)
+        assert_close(changed.evaluate({}, {"x": x})["y"].numpy(), expected)
+        names = [node.op.name for node in changed.plan.stages[0].program.graph.nodes]
+        assert [node.op.name for node in plain.plan.stages[0].program.graph.nodes] == [
+            "negate", "negate", "relu",
+        ]  # fmt: skip
+        assert "negate" not in names
+        assert "relu" not in names
+        assert "maximum" in names
+        told = str(changed.explain("y"))
+        assert "note: pass 'acme.fold' of acme-kinds 1.3.0 ran; nodes: 3 before, 1 after" in told
+        assert "note: pass 'acme.plain-relu' of acme-kinds 1.3.0 ran; nodes: 1 before," in told
+
+    def test_a_pass_over_a_graph_is_differentiated(self) -> None:
+        @ml.jit(passes=["acme.fold"])
+        def loss(x):
+            return ml.numpy.sum(ml.numpy.negative(ml.numpy.negative(x)) * 3)
+
+        opened = ml.NumpyBackend()
+        assert_close(ml.grad(loss)(opened.array(X)).numpy(), np.full_like(X, 3))
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_observers_hear_of_compile_and_evaluate(self, backend: str) -> None:
+        opened = open_on(backend, 2)
+        compiled = ml.compile(ml.Relu(), opened)
+        x = opened.array(X, sharding=P("data"))
+        events = sys.modules["acme_kinds.plugin"].EVENTS
+        events.clear()
+        for _ in range(2):
+            compiled.evaluate({}, {"input": x})
+        made, *ran = events
+        assert [type(event).__name__ for event in events] == ["Compiled", "Evaluated", "Evaluated"]
+        assert (made.caller, made.backend, made.mesh) == ("evaluate()", backend, opened.mesh)
+        assert made.plan is compiled.plan
+        assert made.planning_seconds > 0
+        assert made.lowering_seconds > 0
+        assert all(event.caller == "evaluate()" and event.seconds > 0 for event in ran)
+        events.clear()
+        opened.relu(x)
+        assert not events
+
+    def test_the_entry_says_all(self) -> None:
+        entry = find_plugin("acme")
+        assert entry is not None
+        assert entry.status is Status.ready
+        assert entry.brings == {
+            "ops": ("acme.swish",),
+            "layers": ("acme.Swish", "acme.SwishGlu"),
+            "schedules": ("acme.last-first",),
+            "graph_passes": ("acme.fold",),
+            "program_passes": ("acme.plain-relu",),
+            "commands": ("acme.count",),
+            "kernels": ("sigmoid on numpy",),
+            "hardware": ("acme-npu",),
+            "observers": ("compiled", "evaluated"),
+        }
+
+
+def raised(call, kind: type[Exception] = BackendError) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    return str(caught.value)
