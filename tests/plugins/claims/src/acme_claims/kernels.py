@@ -7,5 +7,5 @@ from mithril.plugins import PluginKernel, hookimpl
 
 @hookimpl
 def mithril_kernels() -> Sequence[PluginKernel]:
-    """Another sigmoid."""
-    return [PluginKernel(op="sigmoid", backend="numpy", function="acme_claims.other:sigmoid")]
+    """Another tanh."""
+    return [PluginKernel(op="tanh", backend="numpy", function="acme_claims.other:tanh")]

@@ -14,7 +14,7 @@ def mithril_ops() -> Mapping[str, str]:
 @hookimpl
 def mithril_kernels() -> Sequence[PluginKernel]:
     """A kernel in a module that does not exist."""
-    return [PluginKernel(op="tanh", backend="numpy", function="acme_halves.kernels:tanh")]
+    return [PluginKernel(op="erf", backend="numpy", function="acme_halves.kernels:erf")]
 
 
 @hookimpl
