@@ -1,11 +1,12 @@
-"""The group of all commands: those of the core, and for each plugin with commands a group of its own.
+"""The group of all commands: those of the core, and a group for each plugin that has commands.
 
 A plugin is loaded when its commands are asked for, or when all commands are listed.
 """
 
 from __future__ import annotations
 
-import click
+from typing import Any
+
 import typer
 from typer.core import TyperGroup
 from typer.main import get_group
@@ -25,13 +26,13 @@ from mithril.plugins.extensions import (
 class PluginGroup(TyperGroup):
     """Commands of the core, then those of plugins by their namespaces."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands; all plugins are loaded for it."""
         ready = (entry for entry in list_plugins() if entry.status is Status.ready)
         own = super().list_commands(ctx)
         return [*own, *(e.name for e in ready if _commands(e) and e.name not in own)]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command of the core, or else the group of a plugin's commands."""
         own = super().get_command(ctx, cmd_name)
         if own is not None or cmd_name not in list_namespaces():
@@ -50,7 +51,7 @@ def _commands(entry: PluginEntry) -> list[Extension]:
     return [extension for extension in entry.extensions if extension.kind is Kind.command]
 
 
-def _make_group(entry: PluginEntry, commands: list[Extension]) -> click.Group:
+def _make_group(entry: PluginEntry, commands: list[Extension]) -> TyperGroup:
     group = typer.Typer(
         name=entry.name,
         help=f"Commands of the plugin {entry.distribution}.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ast import literal_eval
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 Given = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="An option of the backend; may be repeated."),
+    typer.Option(
+        "--option", metavar="KEY=VALUE", help="An option of the backend; may be repeated."
+    ),
 ]
 _WORDS = {"true": True, "false": False, "none": None}
 
 
-def read_options(given: Sequence[str] | None, spec: BackendSpec | None) -> dict[str, object]:
+def read_options(given: Sequence[str] | None, spec: BackendSpec | None) -> dict[str, Any]:
     """Return the options that `--option` gives, as values of Python.
 
     Numbers, true, false, none, and what is written as Python does are read as such; all else, and
@@ -39,7 +41,7 @@ def read_options(given: Sequence[str] | None, spec: BackendSpec | None) -> dict[
     """
     declared = fields(spec.options) if spec is not None and spec.options else ()
     texts = {field.name for field in declared if field.type in (str, "str")}
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for text in given or ():
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():

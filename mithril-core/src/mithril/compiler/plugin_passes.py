@@ -113,7 +113,8 @@ def _check(one: Extension, before: Graph, after: Graph) -> None:
         raise _refuse(one, f"returned a graph that is not well formed: {error}") from error
     if _ports(before) != _ports(after):
         raise _refuse(
-            one, "changed the inputs or outputs of the graph; leave their names and types as they are"
+            one,
+            "changed the inputs or outputs of the graph; leave their names and types as they are",
         )
     if any(node.op.is_collective and node.cause is None for node in all_nodes(after)):
         raise _refuse(one, "added a collective without a cause; give the node one")
@@ -134,6 +135,7 @@ def _note(one: Extension, changes: Sequence[tuple[Graph, Graph]]) -> str:
     before, after = (
         [[str(node.op) for node in all_nodes(pair[side])] for pair in changes] for side in (0, 1)
     )
+    if before == after:
+        return f"pass '{one.name}' of {one.package} ran; it changed nothing"
     counts = (sum(map(len, before)), sum(map(len, after)))
-    made = "it changed nothing" if before == after else f"nodes: {counts[0]} before, {counts[1]} after"
-    return f"pass '{one.name}' of {one.package} ran; {made}"
+    return f"pass '{one.name}' of {one.package} ran; nodes: {counts[0]} before, {counts[1]} after"

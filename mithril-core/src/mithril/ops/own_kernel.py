@@ -150,7 +150,8 @@ def add_kernel(
     if taken is not None and taken.is_own == is_own and taken.by != origin:
         raise OptionError(
             f"op '{op}' has a kernel on backend '{backend}' by {taken.by} already, and {origin} "
-            f"brings another; remove one of them: ml.remove_kernel('{op}', backend='{backend}')"
+            f"brings another; remove one of them"
+            + ("" if is_own else ", or name in MITHRIL_PLUGINS all plugins but one of these")
         )
     _CHOSEN[backend, op] = register(_make_class(op_class, backend, function, namespace, origin))
 

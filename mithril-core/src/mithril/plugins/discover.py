@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from textwrap import shorten
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mithril.errors import BackendError, listing
 from mithril.plugins.manager import ask, load
@@ -98,7 +98,8 @@ class BackendEntry(Entry):
             return next(map(Requirement.parse, self.spec.requires), None)
         if self.status in (Status.broken, Status.duplicate, Status.blocked):
             return None
-        return next((need for need in list_requirements(self.point.dist) if not _is_core(need)), None)
+        needs = list_requirements(self.point.dist)
+        return next((need for need in needs if not _is_core(need)), None)
 
 
 Judged = TypeVar("Judged", bound=Entry)
@@ -111,7 +112,7 @@ def discover() -> tuple[BackendEntry, ...]:
 
 
 def survey() -> tuple[BackendEntry, ...]:
-    """Return every installed backend as the metadata of packages have it, sorted as `discover` does.
+    """Return every installed backend as the metadata of packages have it, in the same order.
 
     No module of a plugin is imported but those of the core itself. What would fail as it is loaded
     or opened is `installed` all the same.
@@ -273,7 +274,7 @@ def is_strict() -> bool:
 
 
 def _report_missing(
-    point: EntryPoint, need: Requirement, kind: type[Judged], **known: object
+    point: EntryPoint, need: Requirement, kind: type[Judged], **known: Any
 ) -> Judged:
     found = f", found {need.installed}" if need.installed else ""
     fact, remedy = f"needs {need}{found}", need.install_command

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import EntryPoint
 from pkgutil import resolve_name
+from types import ModuleType
 from typing import Any
 
 from mithril.errors import BackendError, OptionError, kind_of, listing, nearest
@@ -128,25 +129,24 @@ def list_namespaces() -> list[str]:
     return [*names(PLUGINS), *_REGISTERED]
 
 
-def register_plugin(namespace: str, plugin: Any) -> None:
+def register_plugin(namespace: str, *hooks: Any) -> None:
     """Use a plugin in this process that is not installed, to try it or to test it.
 
     Running it again, as notebooks do, replaces the plugin.
 
     Args:
         namespace: under which it is asked for, as the key of its entry point will be.
-        plugin: a module, or another object, that implements hooks of the group `mithril.plugins`.
+        hooks: functions under `@hookimpl`, or the module that has them.
 
     Raises:
         BackendError: an installed plugin has the namespace, or what this one offers is wrong.
         pluggy.PluginValidationError: a hook does not exist, or takes other arguments.
 
-    >>> from types import SimpleNamespace
     >>> from mithril.plugins import hookimpl
     >>> @hookimpl
     ... def mithril_schedules():
     ...     return {"serial": lambda devices, microbatches, chunks: ["0F0,0B0"]}
-    >>> register_plugin("mine", SimpleNamespace(mithril_schedules=mithril_schedules))
+    >>> register_plugin("mine", mithril_schedules)
     >>> find_extension("mine.serial", Kind.schedule).package
     'this process'
     >>> unregister_plugin("mine")
@@ -157,13 +157,22 @@ def register_plugin(namespace: str, plugin: Any) -> None:
             f"namespace '{namespace}' is that of the installed plugin of {taken}, and this process "
             f"registers another; choose another one"
         )
-    point = EntryPoint(namespace, type(plugin).__name__, PLUGINS)
+    plugin = hooks[0] if len(hooks) == 1 and isinstance(hooks[0], ModuleType) else _Hooks(hooks)
+    point = EntryPoint(namespace, getattr(plugin, "__name__", "functions"), PLUGINS)
     unregister_plugin(namespace)
     try:
         _REGISTERED[namespace] = _describe(point, register(plugin, f"{PLUGINS}:{namespace}"))
     except BackendError:
         unregister(plugin)
         raise
+
+
+class _Hooks:
+    """Functions as the attributes that a module has them as."""
+
+    def __init__(self, functions: Sequence[Any]) -> None:
+        for function in functions:
+            setattr(self, function.__name__, function)
 
 
 def unregister_plugin(namespace: str) -> None:
@@ -254,9 +263,15 @@ def _describe(point: EntryPoint, plugin: Any) -> PluginEntry:
         extensions=tuple(e for kind in Kind for e in _list(plugin, kind, point.name, package)),
         kernels=tuple(_list_kernels(plugin)),
         hardware=tuple(path.stem for path in list_paths(plugin)),
-        observes=tuple(hook.removeprefix("mithril_") for hook in OBSERVERS if implements(plugin, hook)),
+        observes=tuple(
+            hook.removeprefix("mithril_") for hook in OBSERVERS if implements(plugin, hook)
+        ),
         plugin=plugin,
     )
+
+
+def _list_observed(plugin: Any) -> Iterator[str]:
+    return (hook.removeprefix("mithril_") for hook in OBSERVERS if implements(plugin, hook))
 
 
 def _check_namespace(point: EntryPoint) -> None:

@@ -30,14 +30,13 @@ Named = Mapping[str, Any]
 """Things by name, or texts `"module:attribute"` of where they are."""
 
 
-def _never(*arguments: object) -> Any:
-    raise NotImplementedError("a hook specification is not called; implement it with @hookimpl")
+_SPECIFICATION = "a hook specification is not called; implement it with @hookimpl"
 
 
 @hookspec
 def mithril_backends() -> Sequence[BackendSpec]:
     """Describe the backends a module offers. It must not import a framework."""
-    return _never()
+    raise NotImplementedError(_SPECIFICATION)
 
 
 @hookspec
@@ -47,7 +46,7 @@ def mithril_hardware() -> Sequence[str | Path]:
     Since backend API 2.1. Modules of the entry-point groups `mithril.plugins` and
     `mithril.backends` may implement it.
     """
-    return _never()
+    raise NotImplementedError(_SPECIFICATION)
 
 
 @hookspec
@@ -57,7 +56,7 @@ def mithril_ops() -> Named:
     Users write `ml.open_plugin("NAMESPACE").NAME(x)`. An op has kernels for as many backends as its
     author likes; where it has none, its expansion runs.
     """
-    return _never()
+    raise NotImplementedError(_SPECIFICATION)
 
 
 @hookspec
@@ -66,7 +65,7 @@ def mithril_kernels() -> Sequence[PluginKernel]:
 
     They are used in every plan that is made for their backend while the plugin is installed.
     """
-    return _never()
+    raise NotImplementedError(_SPECIFICATION)
 
 
 @hookspec
@@ -75,7 +74,7 @@ def mithril_layers() -> Named:
 
     Users write `ml.open_plugin("NAMESPACE").NAME(…)`.
     """
-    return _never()
+    raise NotImplementedError(_SPECIFICATION)
 
 
 @hookspec
@@ -85,7 +84,7 @@ def mithril_schedules() -> Named:
     Such a function returns the lines of a table, one for each device, such as `"0F0,0F1,0B0,0B1"`.
     Users write `pipeline_schedule="NAMESPACE.NAME"`; the table is checked as one of a file is.
     """
-    return _never()
+    raise NotImplementedError(_SPECIFICATION)
 
 
 @hookspec
@@ -95,7 +94,7 @@ def mithril_graph_passes() -> Named:
     A pass is a function `(graph, target) -> graph`. It sees the forward computation alone, before
     gradients are added; they follow from what it returns. Users write `passes=["NAMESPACE.NAME"]`.
     """
-    return _never()
+    raise NotImplementedError(_SPECIFICATION)
 
 
 @hookspec
@@ -105,7 +104,7 @@ def mithril_program_passes() -> Named:
     A pass is a function `(program, target) -> program`. It runs after all passes of the core over
     the program of each stage. Users write `passes=["NAMESPACE.NAME"]`.
     """
-    return _never()
+    raise NotImplementedError(_SPECIFICATION)
 
 
 @hookspec
@@ -115,16 +114,16 @@ def mithril_commands() -> Mapping[str, Callable[..., None] | str]:
     Users type `mithril NAMESPACE NAME`; what a command is told on the command line follows from the
     annotations of its function.
     """
-    return _never()
+    raise NotImplementedError(_SPECIFICATION)
 
 
 @hookspec
 def mithril_compiled(event: Compiled) -> None:
     """Hear that a plan was made and turned into something that runs."""
-    return _never(event)
+    raise NotImplementedError(_SPECIFICATION)
 
 
 @hookspec
 def mithril_evaluated(event: Evaluated) -> None:
     """Hear that a compiled model, a train step or a function ran."""
-    return _never(event)
+    raise NotImplementedError(_SPECIFICATION)

@@ -45,6 +45,6 @@ def read_handed_on(backend: str) -> dict[str, object]:
         return dict(found.get(backend, {}))
     except (ValueError, TypeError, AttributeError) as error:
         raise OptionError(
-            f"{VARIABLE} is {text!r}, which holds no options of backends; `mithril launch --option` "
-            f"sets it; unset it"
+            f"{VARIABLE} is {text!r}, which holds no options of backends; unset it, and let "
+            f"`mithril launch --option` set it"
         ) from error

@@ -1,4 +1,4 @@
-"""Requirements of plugins, as PEP 508 writes them: judged from metadata, nothing is imported for it.
+"""Requirements of plugins, as PEP 508 writes them: judged from metadata, nothing is imported.
 
 `jax>=0.8,<1`, `jax[cuda12]` and `uvloop; sys_platform != "win32"` mean what they mean to pip. A
 requirement whose marker does not hold here is met; one with extras is met if what these extras

@@ -4,9 +4,9 @@ from mithril.runtime.array import Array, ArrayShard
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
-from mithril.runtime.open_plugin import open_plugin
 from mithril.runtime.opening import open_backend
 from mithril.runtime.parameters import Parameters
+from mithril.runtime.plugin import open_plugin
 from mithril.runtime.processes import is_main, process_count, process_index
 from mithril.runtime.profiling import Profile, profile
 from mithril.runtime.specification import TensorSpec

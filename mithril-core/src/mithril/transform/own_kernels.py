@@ -21,7 +21,8 @@ def use_own_kernels(graph: Graph, backend: str) -> Graph:
         return graph
 
     def choose(node: Node) -> Node:
-        return replace(map_bodies(node, change), op=choose_op(node.op, backend))
+        changed = map_bodies(node, change)
+        return replace(changed, op=choose_op(changed.op, backend))
 
     def change(graph: Graph) -> Graph:
         return Graph(graph.inputs, tuple(map(choose, graph.nodes)), graph.outputs)

@@ -75,7 +75,7 @@ def _is_of_plugin(name: str) -> bool:
 
 
 def _make_by_plugin(made: Extension, devices: int, microbatches: int, chunks: int) -> Schedule:
-    """Return what a plugin's function makes; where it is used it is checked as a file's table is."""
+    """Return what a plugin's function makes; where it is used, it is checked as files are."""
     try:
         lines = made.load()(devices, microbatches, chunks)
     except MithrilError:
