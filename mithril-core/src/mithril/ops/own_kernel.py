@@ -41,32 +41,32 @@ class KernelOp(UserOp):
     def __post_init__(self) -> None:
         """Leave the attributes as they are: the op of the core has checked them."""
 
-    def _meant(self) -> Op:
+    def _make_original(self) -> Op:
         return self.of(**self.attributes)
 
     def infer(self, inputs: Types) -> Types:
         """Return the types of the results."""
-        return self._meant().infer(inputs)
+        return self._make_original().infer(inputs)
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         """Return the sharding rule."""
-        return self._meant().rule(inputs, outputs)
+        return self._make_original().rule(inputs, outputs)
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         """Return the cotangents of the operands."""
-        return self._meant().gradient(inputs, outputs, cotangents)
+        return self._make_original().gradient(inputs, outputs, cotangents)
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         """Return the work."""
-        return self._meant().cost(inputs, outputs)
+        return self._make_original().cost(inputs, outputs)
 
     def expand(self, inputs: Tensors) -> Tensors | None:
         """Return the results computed from smaller ops, or None."""
-        return self._meant().expand(inputs)
+        return self._make_original().expand(inputs)
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         """Emit the op on one shard."""
-        return self._meant().localize(inputs, shard)
+        return self._make_original().localize(inputs, shard)
 
 
 @checked_keywords()

@@ -25,7 +25,7 @@ from mithril.plan import Plan, Port
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.donation import check_donated, give_up
 from mithril.runtime.lru import LRUCache
-from mithril.runtime.observing import Run, tell_compiled, watch
+from mithril.runtime.observing import Occasion, Run, tell_compiled, watch
 from mithril.runtime.unplaced import settle
 
 Form = TypeVar("Form", bound=Hashable)
@@ -92,8 +92,13 @@ class Bound(Generic[Source]):
         started = perf_counter()
         made = self.engine.lower_plan(self.plan, given_up)
         if self.interface.is_users:
-            tell_compiled(self, perf_counter() - started)
+            lowering = perf_counter() - started
+            tell_compiled(self._occasion, self.plan, self.planning_seconds, lowering)
         return made
+
+    @property
+    def _occasion(self) -> Occasion:
+        return Occasion(self.interface.caller, self.interface.owner.name, self.plan.mesh)
 
     @cached_property
     def measured(self) -> Executable:
@@ -195,7 +200,7 @@ class Bound(Generic[Source]):
         kinds = [Kind(owner, port.type, port.sharding, is_placed) for port in ports]
         in_order = self.results == tuple(range(len(self.plan.outputs)))
         choose = None if in_order else pick(self.results)
-        run = watch(self, self.executable) if self.interface.is_users else self.executable
+        run = watch(self._occasion, self.executable) if self.interface.is_users else self.executable
         return run, pick(self.order), choose, kinds, bool(self.interface.donated)
 
 
