@@ -36,6 +36,7 @@ check: $(VENV)/.ready
 	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/python tools/module_length.py
 	$(VENV)/bin/python tools/list_layers.py --check
+	$(VENV)/bin/python tools/spi_surface.py --check
 	$(VENV)/bin/python tools/plant_faults.py --check
 
 format: $(VENV)/.ready

@@ -105,7 +105,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
                 "-",
                 "3.0",
                 "incompatible",
-                "speaks backend API 3.0, this mithril 2.1 · pip install -U mithril-core",
+                "speaks backend API 3.0, this mithril 2.2 · pip install -U mithril-core",
             ],
             [
                 "numpy",
@@ -136,7 +136,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
         done = mithril("backends", "list", "--json", "--load", path=packages)
         document = json.loads(done.stdout)
         assert (done.returncode, done.stderr) == (0, "")
-        assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "2.1")
+        assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "2.2")
         by_package = {row["package"]: row for row in document["backends"]}
         assert list(by_package) == [
             "acme-broken",

@@ -5,23 +5,27 @@ Prices are those of h100 devices, eight of them behind fast links; nothing is ru
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
 from mithril.cli.gpt import Sizes, transformer_block
+from mithril.compiler import search as timelines
 from mithril.plan import Plan
 from mithril.runtime.planned import plan_backend
 
 from tests.tolerances import TOLERANCE
 
 HARDWARE = "h100-sxm"
+BY_TIMELINE = "of what nobody waits for taken to be hidden"
 
 
 def search(model: object, mesh: ml.Mesh, shapes: dict[str, object], **options: object) -> Plan:
     backend = plan_backend(mesh, HARDWARE)
     plan = ml.compile(model, backend, auto_partition=True, shapes=shapes, **options).plan
-    assert plan.search.is_exact
+    assert plan.search.is_exact or any(BY_TIMELINE in note for note in plan.notes)
     return plan
 
 
@@ -78,18 +82,20 @@ def test_many_tokens_are_split_instead() -> None:
     assert not lies(plan, "up0.weight").axes(0)
 
 
-def test_batches_alone_are_split_where_sums_of_gradients_hide() -> None:
+def test_batches_are_split_where_sums_of_gradients_hide() -> None:
     """Activations that are moved have somebody waiting; sums travel while others are computed."""
     model, shapes = feed_forward(1024, 1024, 3), {"x0": (4096, 1024)}
     backend = plan_backend(ml.Mesh(a=2, b=2, c=2), HARDWARE)
     plan = ml.compile(model, backend, auto_partition=True, shapes=shapes).plan
-    within = ml.compile(
-        model, backend, auto_partition=True, partition_search_space="data", shapes=shapes
-    ).plan
-    assert any("batches alone are split: a step takes" in note for note in plan.notes)
-    assert plan.timeline().seconds == within.timeline().seconds
+    assert any(BY_TIMELINE in note for note in plan.notes)
     assert {row.phase for row in plan.collectives()} == {"backward"}
-    assert plan.search.bound < plan.search.cost == pytest.approx(within.search.cost)
+    assert plan.search.bound < plan.search.cost
+    assert plan.search.cost == pytest.approx(plan.search.seconds * 1e12)
+    with patch.object(timelines, "HIDDEN", ()):
+        one_after_another = ml.compile(model, backend, auto_partition=True, shapes=shapes).plan
+    assert one_after_another.search.is_exact
+    assert one_after_another.search.cost == plan.search.bound
+    assert plan.timeline().seconds < 0.98 * one_after_another.timeline().seconds
     assert not plan.search.is_exact
 
 
@@ -123,7 +129,7 @@ def test_three_axes_are_put_to_two_uses() -> None:
     assert not set(weight) & set(batch)
 
 
-@pytest.mark.parametrize(("learns", "share"), [(False, 0.85), (True, 0.9)])
+@pytest.mark.parametrize(("learns", "share"), [(False, 0.65), (True, 0.9)])
 def test_parameters_rest_split_where_memory_is_little(learns: bool, share: float) -> None:
     """Copies of all weights are most of what a device holds: they rest split, as in ZeRO 3.
 
@@ -143,7 +149,7 @@ def test_parameters_rest_split_where_memory_is_little(learns: bool, share: float
             return ml.train_step(model, backend, ml.optim.adamw(1e-3), **options, **limits).plan
         return ml.compile(model, backend, **options, **limits).plan
 
-    free = plan()
+    free = plan(partition_search_space="data")
     limit = int(share * free.memory().peak)
     found = plan(max_memory_per_device=limit)
     assert found.memory().peak <= limit

@@ -15,10 +15,12 @@ def make(shards: object) -> Any:
 
 
 def test_what_lies_on_devices_of_others_is_not_one_array() -> None:
-    check_donated([make(None), make(None), make(object())], ["a", "b", "c"], [0, 1])
+    held = [None, None, object()]
+    check_donated(list(map(make, held)), held, ["a", "b", "c"], [0, 1])
 
 
 def test_one_memory_at_two_places_is_refused_beside_it() -> None:
     here = object()
+    held = [None, here, here]
     with pytest.raises(BackendError, match="is donated as 'b' and also passed as 'c'"):
-        check_donated([make(None), make(here), make(here)], ["a", "b", "c"], [0, 1])
+        check_donated(list(map(make, held)), held, ["a", "b", "c"], [0, 1])

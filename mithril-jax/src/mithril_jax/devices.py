@@ -14,11 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
-from mithril.engine.protocol import Produce
-from mithril.engine.shards import host_shards
-from mithril.errors import BackendError
-from mithril.mesh import Mesh, Sharding
-from mithril.types import Shape, TensorType
+from mithril.spi import BackendError, Mesh, Produce, Shape, Sharding, TensorType, host_shards
 
 FEWEST_CPUS = 8
 """So many virtual CPU devices are made at least: a later backend may ask for a larger mesh."""

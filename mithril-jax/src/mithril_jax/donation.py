@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from mithril.ir import Graph, Node, Value
-from mithril.plan import Program
-from mithril.types import TensorType
+from mithril.spi import Graph, Node, Program, TensorType, Value
 
 REACH = 32
 """Over so many steps is an input looked for; more than any optimiser takes for an update."""

@@ -9,17 +9,27 @@ from typing import Self
 
 import jax
 import numpy as np
-from mithril.engine import Engine, EngineProfiler, Executable
-from mithril.engine.arena import Arrange
-from mithril.engine.kernels.custom import kernels_for
-from mithril.engine.protocol import Produce
-from mithril.errors import BackendError, OptionError
-from mithril.mesh import Mesh, Sharding
-from mithril.ops.host import uses_host
-from mithril.plan import Execution, Plan, Program, Whole
-from mithril.plan.execution import ALL
-from mithril.plan.timetable import Transfer
-from mithril.types import DType, TensorType
+from mithril.spi import (
+    ALL_OPS,
+    Arrange,
+    BackendError,
+    DType,
+    Engine,
+    EngineProfiler,
+    Executable,
+    Execution,
+    Mesh,
+    OptionError,
+    Plan,
+    Produce,
+    Program,
+    Sharding,
+    TensorType,
+    Transfer,
+    Whole,
+    kernels_for,
+)
+from mithril.spi.ops import uses_host
 
 from mithril_jax.devices import Devices, arrange, find_devices, read_config
 from mithril_jax.executable import JaxExecutable
@@ -50,7 +60,7 @@ def open_engine(mesh: Mesh, options: JaxOptions) -> JaxEngine:
 
 @dataclass(frozen=True, eq=False)
 class JaxEngine(Engine):
-    """JAX arrays as handles; see `mithril.engine.Engine`."""
+    """JAX arrays as handles; see `mithril.spi.Engine`."""
 
     mesh: Mesh
     opened: Devices
@@ -87,7 +97,7 @@ class JaxEngine(Engine):
             devices_per_processor=here,
             largest_part=float(here),
             adds_in_product=self.platform == "gpu",
-            in_arena=ALL if self.is_arranged else (),
+            in_arena=ALL_OPS if self.is_arranged else (),
         )
 
     @property

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
-from mithril.engine import Observer
-from mithril.mesh import Sharding, carry
-from mithril.plan import Issued, Program
-from mithril.types import DType, TensorType
+from mithril.spi import DType, Issued, Observer, Program, Sharding, TensorType, carry
 
 from mithril_jax import hlo
 from mithril_jax.devices import Devices
@@ -56,14 +54,14 @@ class JaxExecutable:
         pairs = pair_donated(program, donate)
         first = output_order(program) if program.mesh.size == 1 else own
         order = order_outputs(program, first, pairs)
-        self._restore_order = None if order == own else np.argsort(order).tolist()
+        self._restore_order = None if order == own else _make_picker(np.argsort(order).tolist())
         self._flagged = needs_flag(program, devices.platform) if flagged is None else flagged
         # XLA:CPU starts what an input makes ready before it takes the next one. What is given up
         # comes first, so that all that one gradient updates is computed while that is in a cache.
         given_up = name_donations(program, donate, pairs)
         count = len(program.inputs) + self._flagged
         entered = [*given_up, *(i for i in range(count) if i not in given_up)]
-        self._enter_order = None if entered == sorted(entered) else entered
+        self._order_inputs = None if entered == sorted(entered) else _make_picker(entered)
         back = np.argsort(entered).tolist()
 
         def run(*inputs: Any) -> list[Any]:
@@ -96,7 +94,7 @@ class JaxExecutable:
         """Return the results of a compiled form of the program, in the order of its outputs."""
         results: list[jax.Array] = run(*self._enter(inputs))
         if self._restore_order is not None:
-            results = _reorder(results, self._restore_order)
+            results = list(self._restore_order(results))
         if self._is_capped and results:
             self._wait_for_earlier(results[0])
         return results
@@ -125,7 +123,7 @@ class JaxExecutable:
     def _enter(self, inputs: Sequence[jax.Array]) -> Sequence[jax.Array]:
         """Return what the jitted function is given, in the order in which it takes it."""
         given = (*inputs, self._flag) if self._flagged else inputs
-        return given if self._enter_order is None else _reorder(given, self._enter_order)
+        return given if self._order_inputs is None else self._order_inputs(given)
 
     def trace(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for arrays that JAX is tracing."""
@@ -161,6 +159,13 @@ def _say_shardings(program: Program, devices: Devices, order: Sequence[int]) -> 
     ports = [program.outputs[position] for position in order]
     said = [devices.sharding(carry(port.sharding, program.mesh)) for port in ports]
     return said or None
+
+
+def _make_picker(order: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return what brings items into an order; there are hundreds, in every call."""
+    if len(order) > 1:
+        return itemgetter(*order)
+    return lambda items: _reorder(items, order)
 
 
 def _reorder(items: Sequence[Any], order: Sequence[int]) -> list[Any]:

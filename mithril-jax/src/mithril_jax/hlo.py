@@ -12,13 +12,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-from mithril.ir import Graph, Node, Phase
-from mithril.ir.rewrite import all_nodes, regions
-from mithril.ir.start import join_starts
-from mithril.mesh import Mesh
-from mithril.ops import collective as ops
-from mithril.plan import Issued
-from mithril.plan.issued import Row
+from mithril.spi import (
+    Graph,
+    Issued,
+    IssuedRow,
+    Mesh,
+    Node,
+    Phase,
+    all_nodes,
+    join_starts,
+    ops,
+    regions,
+)
 
 PERMUTE = "collective-permute"
 KINDS = {kind.replace("_", "-"): kind for kind in ops.collectives()} | {PERMUTE: ops.Permute.name}
@@ -50,7 +55,7 @@ _ESCAPED = re.compile(r"\\(.)")
 def collectives(text: str, mesh: Mesh, graph: Graph | None = None) -> list[Issued]:
     """Return every operand of every collective that a program runs, with the node it stands for.
 
-    Bytes are counted as `mithril.plan.Collective.bytes` counts them.
+    Bytes are counted as `mithril.spi.ops.Collective.count_bytes` counts them.
 
     Args:
         text: the optimised HLO, as `jitted.lower(…).compile().as_text()` gives it.
@@ -168,7 +173,7 @@ def _list_called_computations(line: str) -> list[str]:
     return [*_CALLED.findall(line), *listed]
 
 
-def _operands(kind: str, result: str, axes: Axes, devices: int) -> Iterator[Row]:
+def _operands(kind: str, result: str, axes: Axes, devices: int) -> Iterator[IssuedRow]:
     shapes = _SHAPE.findall(result)
     times = devices if kind == ops.ReduceScatter.name else 1
     if kind == ops.AllToAll.name and len(shapes) > 1:  # one piece for each device of the group

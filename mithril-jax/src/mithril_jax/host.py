@@ -2,7 +2,7 @@
 
 On accelerators the arena is pinned memory of the host, a memory kind that XLA copies to and from
 beside other work. On CPU XLA keeps everything in one memory, whatever its kind, so that a copy is a
-call of Python: it puts the values into an arena of the core (`mithril.engine.host_arena`), and what
+call of Python: it puts the values into an arena of the core (`mithril.spi.host_arena`), and what
 stands for them in the program is a number by which they are found again.
 """
 
@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
-from mithril.engine.host_arena import host_arena
-from mithril.ops.host import FromHost, ToHost
-from mithril.types import TensorType
+from mithril.spi import TensorType, host_arena
+from mithril.spi.ops import FromHost, ToHost
 
 TICKET = jax.ShapeDtypeStruct((), jnp.int32)
 """The type of the number that stands for what lies in the arena."""

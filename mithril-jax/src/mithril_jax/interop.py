@@ -13,10 +13,18 @@ from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
-from mithril.engine.interop import Adopted, ArrayMethods, ArrayView, Interop, ModelMethods
-from mithril.errors import BackendError
-from mithril.mesh import Sharding, coarsen
-from mithril.types import TensorType, as_dtype
+from mithril.spi import (
+    Adopted,
+    ArrayMethods,
+    ArrayView,
+    BackendError,
+    Interop,
+    ModelMethods,
+    Sharding,
+    TensorType,
+    as_dtype,
+    coarsen,
+)
 
 from mithril_jax.devices import Devices, pad_shape
 from mithril_jax.padding import from_padded
@@ -27,7 +35,7 @@ _met: set[type] = set()  # JAX takes each class once in the life of a process
 
 @dataclass(frozen=True, eq=False)
 class JaxInterop(Interop):
-    """What the JAX engine offers; see `mithril.engine.interop`.
+    """What the JAX engine offers; see `mithril.spi.Interop`.
 
     Args:
         opened: the devices of the engine.

@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from mithril.engine.kernels.registry import Kernel
-from mithril.ir import Graph, Node, Op, Repeat, Value
-from mithril.ir.rewrite import all_nodes, regions
-from mithril.ir.start import join_starts
-from mithril.mesh import carry
-from mithril.ops.control import After
-from mithril.ops.host import FromHost
-from mithril.plan import Program, Whole
+from mithril.spi import (
+    Graph,
+    Kernel,
+    Node,
+    Op,
+    Program,
+    Value,
+    Whole,
+    all_nodes,
+    carry,
+    join_starts,
+    regions,
+)
+from mithril.spi.ops import After, FromHost, Repeat
 
 from mithril_jax.devices import Devices, spec_of
 from mithril_jax.hlo import OUTSIDE

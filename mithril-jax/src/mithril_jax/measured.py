@@ -24,12 +24,20 @@ from time import perf_counter
 from typing import Any
 
 import jax
-from mithril.engine import EngineProfiler, Observer, Recorder
-from mithril.engine.recording import MemoryUse, Segment, Span, segment_of
-from mithril.errors import BackendError
-from mithril.ir import Phase
-from mithril.plan import Program
-from mithril.plan.issued import Issued, issue_node
+from mithril.spi import (
+    BackendError,
+    EngineProfiler,
+    Issued,
+    MemoryUse,
+    Observer,
+    Phase,
+    Program,
+    Recorder,
+    Segment,
+    Span,
+    issue_node,
+    segment_of,
+)
 
 from mithril_jax import hlo
 from mithril_jax.devices import Devices

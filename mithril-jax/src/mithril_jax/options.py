@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from mithril.errors import OptionError
-from mithril.options import check_choice, check_flag, choose_name
+from mithril.spi import OptionError, check_choice, check_flag, choose_name
 
 PLATFORMS = ("cpu", "cuda", "gpu", "rocm", "tpu")
 STRATEGIES = ("auto", "gspmd", "shard_map")

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from mithril.mesh import Sharding
-from mithril.types import Shape
+from mithril.spi import Shape, Sharding
 
 
 def to_padded(x: jax.Array, sharding: Sharding) -> jax.Array:

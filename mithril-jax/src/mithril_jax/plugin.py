@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mithril.plugins import BackendSpec, hookimpl
+from mithril.spi import BackendSpec, hookimpl
 
 from mithril_jax.options import JaxOptions
 from mithril_jax.processes import commands
 
 if TYPE_CHECKING:
-    from mithril.engine import Engine
-    from mithril.mesh import Mesh
+    from mithril.spi import Engine, Mesh
 
 
 @hookimpl

@@ -23,8 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mithril.errors import BackendError
-from mithril.plugins import Command, LaunchRequest, free_port
+from mithril.spi import BackendError, Command, LaunchRequest, free_port
 
 COORDINATOR, PROCESSES, PROCESS, NODES = (
     "MITHRIL_JAX_COORDINATOR", "MITHRIL_JAX_PROCESSES", "MITHRIL_JAX_PROCESS", "MITHRIL_JAX_NODES",

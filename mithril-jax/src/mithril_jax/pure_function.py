@@ -15,9 +15,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from mithril.engine.interop import ModelView, ProgramView
-from mithril.errors import BackendError, GraphError, OptionError, listing
-from mithril.types import TensorType, as_dtype
+from mithril.spi import (
+    BackendError,
+    GraphError,
+    ModelView,
+    OptionError,
+    ProgramView,
+    TensorType,
+    as_dtype,
+    listing,
+)
 
 from mithril_jax.executable import JaxExecutable
 from mithril_jax.padding import from_padded, to_padded

@@ -14,10 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
-from mithril.errors import BackendError
-from mithril.mesh import Box
-from mithril.plan.timetable import Transfer
-from mithril.types import Shape
+from mithril.spi import BackendError, Box, Shape, Transfer
 
 from mithril_jax.devices import Devices, jax_mesh_of, pad_shape, spec_of
 

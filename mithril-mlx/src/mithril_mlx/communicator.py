@@ -18,28 +18,26 @@ from math import prod
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.moving import Arrival, put_together, take
-from mithril.engine.transport import Call, Transport
-from mithril.errors import BackendError
-from mithril.ir import Op
-from mithril.mesh import Mesh
-from mithril.ops.collective import (
-    SEND,
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Permute,
-    ReduceScatter,
+from mithril.spi import (
+    ArrivedChunk,
+    BackendError,
+    Mesh,
+    Op,
+    TensorType,
+    Transfer,
+    Transport,
+    TransportCall,
+    join_chunks,
+    take_chunk,
 )
-from mithril.plan.timetable import Transfer
-from mithril.types import TensorType
+from mithril.spi.ops import SEND, AllGather, AllReduce, AllToAll, Permute, ReduceScatter
 
 from mithril_mlx.distributed import Job, Ranks
 from mithril_mlx.reductions import combine, identity, reduce_as_integers
 from mithril_mlx.tensors import dtype_of, mlx_dtype
 
 Run = Callable[..., Any]
-OnCall = Callable[[Call], None]
+OnCall = Callable[[TransportCall], None]
 _REDUCE: dict[str, Run] = {
     "sum": mx.distributed.all_sum,
     "max": mx.distributed.all_max,
@@ -181,7 +179,7 @@ class Communicator:
 
     def _record(self, kind: str, nbytes: int, group: int) -> None:
         if self.on_call is not None:
-            self.on_call(Call(kind, nbytes, group))
+            self.on_call(TransportCall(kind, nbytes, group))
 
     # ---------------------------------------------------------------- messages
 
@@ -213,9 +211,9 @@ class Communicator:
 
     def move(self, shards: Sequence[mx.array], transfer: Transfer) -> list[mx.array]:
         """Take part in bringing a value from one part of the mesh to another."""
-        arrived: list[Arrival] = []
+        arrived: list[ArrivedChunk] = []
         for piece in transfer.chunks:
-            x = take(shards[0], piece) if piece.sender == self._job.rank else None
+            x = take_chunk(shards[0], piece) if piece.sender == self._job.rank else None
             if piece.sender != piece.receiver:
                 type = transfer.type.with_shape(tuple(p.stop - p.start for p in piece.place))
                 x = self.relay(x, type, (piece.sender, piece.receiver))
@@ -224,7 +222,7 @@ class Communicator:
         if self._job.rank not in transfer.target.mesh.flat:
             return []
         shape = transfer.target.local_shape(transfer.arriving.shape)
-        return [put_together(arrived, shape, mlx_dtype(transfer.type.dtype), mx)]
+        return [join_chunks(arrived, shape, mlx_dtype(transfer.type.dtype), mx)]
 
 
 class _Members:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mlx.core as mx
-from mithril.errors import BackendError
+from mithril.spi import BackendError
 
 
 def device_of(wanted: str | None) -> mx.Device:

@@ -18,9 +18,8 @@ from functools import cache
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.transport import Transport
-from mithril.errors import BackendError
-from mithril.ops.collective import ReduceScatter
+from mithril.spi import BackendError, Transport
+from mithril.spi.ops import ReduceScatter
 
 STARTED_BY = {
     "jaccl": ("MLX_RANK", "MLX_IBV_DEVICES"),

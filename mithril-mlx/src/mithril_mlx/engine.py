@@ -15,26 +15,35 @@ from typing import Any, Self
 
 import mlx.core as mx
 import numpy as np
-from mithril.engine import Engine, EngineProfiler, Executable
-from mithril.engine.arena import Arrange
-from mithril.engine.kernels.custom import kernels_for
-from mithril.engine.kernels.registry import Kernel
-from mithril.engine.lockstep import LockstepExecutable
-from mithril.engine.marks import Marks
-from mithril.engine.moving import move
-from mithril.engine.protocol import Produce
-from mithril.engine.rank import RankExecutable
-from mithril.engine.reuse import find_overwritten
-from mithril.engine.shards import host_shards
-from mithril.engine.transport import Transport
-from mithril.errors import BackendError, OptionError
-from mithril.ir.rewrite import all_nodes, communicates
-from mithril.mesh import Mesh, Sharding
-from mithril.ops.dynamic_slicing import DynamicUpdateSlice
-from mithril.ops.host import find_on_host, uses_host
-from mithril.plan import Execution, Plan, Program
-from mithril.plan.timetable import Transfer
-from mithril.types import DType, TensorType
+from mithril.spi import (
+    Arrange,
+    BackendError,
+    DType,
+    Engine,
+    EngineProfiler,
+    Executable,
+    Execution,
+    Kernel,
+    LockstepExecutable,
+    Marks,
+    Mesh,
+    OptionError,
+    Plan,
+    Produce,
+    Program,
+    RankExecutable,
+    Sharding,
+    TensorType,
+    Transfer,
+    Transport,
+    all_nodes,
+    communicates,
+    find_overwritten,
+    host_shards,
+    kernels_for,
+    move_shards,
+)
+from mithril.spi.ops import DynamicUpdateSlice, find_on_host, uses_host
 
 from mithril_mlx.blas import library_in_use
 from mithril_mlx.communicator import Communicator
@@ -233,7 +242,7 @@ class MLXEngine(Engine):
     def _move(self, shards: Shards, transfer: Transfer) -> Shards:
         with mx.stream(self.device):
             if self.communicator is None:
-                made = move(shards, transfer, mx)
+                made = move_shards(shards, transfer, mx)
             elif self.is_staged:
                 made = self.communicator.move(shards, transfer)
             else:

@@ -6,17 +6,23 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
-from mithril.engine.interop import Adopted, ArrayMethods, ArrayView, Interop
-from mithril.errors import BackendError
-from mithril.mesh import Mesh, Sharding
-from mithril.types import TensorType
+from mithril.spi import (
+    Adopted,
+    ArrayMethods,
+    ArrayView,
+    BackendError,
+    Interop,
+    Mesh,
+    Sharding,
+    TensorType,
+)
 
 from mithril_mlx.tensors import dtype_of, to_mlx, to_numpy
 
 
 @dataclass(frozen=True, eq=False)
 class MLXInterop(Interop):
-    """What the MLX engine offers; see `mithril.engine.interop`.
+    """What the MLX engine offers; see `mithril.spi.Interop`.
 
     Args:
         mesh: the devices of the engine.

@@ -11,8 +11,7 @@ import socket
 import tempfile
 from collections.abc import Sequence
 
-from mithril.errors import OptionError
-from mithril.plugins import Command, LaunchRequest
+from mithril.spi import Command, LaunchRequest, OptionError
 
 LOOPBACK = "127.0.0.1"
 

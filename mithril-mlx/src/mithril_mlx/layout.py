@@ -13,18 +13,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from mithril import ops
-from mithril.ir import Builder, Graph, Node, Op, Tensor, Types, Value
-from mithril.ir.rewrite import all_nodes, map_bodies
-from mithril.ops.collective import AllReduce, KeepFirst
-from mithril.ops.control import After
-from mithril.ops.conv import Convolving
-from mithril.ops.elementwise import Elementwise
-from mithril.ops.pool import Pooling
-from mithril.ops.reduce import Reduction
-from mithril.ops.shape import Broadcast, Reshape, Transpose
-from mithril.plan import Program
-from mithril.types import Shape
+from mithril.spi import (
+    Builder,
+    Graph,
+    Node,
+    Op,
+    Program,
+    Shape,
+    Tensor,
+    Types,
+    Value,
+    all_nodes,
+    map_bodies,
+    ops,
+)
+from mithril.spi.ops import (
+    After,
+    AllReduce,
+    Broadcast,
+    Convolving,
+    Elementwise,
+    KeepFirst,
+    Pooling,
+    Reduction,
+    Reshape,
+    Transpose,
+)
 
 Order = tuple[int, ...]
 

@@ -10,9 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mithril.engine import Executable, Observer
-from mithril.ir import Graph
-from mithril.ir.rewrite import walk
+from mithril.spi import Executable, Graph, Observer, walk
 
 from mithril_mlx.communicator import Communicator
 from mithril_mlx.tensors import mlx_dtype, to_mlx, to_numpy

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from time import perf_counter
 
 import mlx.core as mx
-from mithril.engine import EngineProfiler, Executable, Observer, Recorder
-from mithril.engine.measured import run_marked
-from mithril.engine.recording import MARKS, MemoryUse
+from mithril.spi import (
+    TRIAL_MARKS,
+    EngineProfiler,
+    Executable,
+    MemoryUse,
+    Observer,
+    Recorder,
+    run_marked,
+)
 
 from mithril_mlx.lazy import Shards
 
@@ -52,7 +58,7 @@ class MLXProfiler(EngineProfiler):
         x = mx.zeros(1)
         mx.eval(x)
         start = perf_counter()
-        for _ in range(MARKS):
+        for _ in range(TRIAL_MARKS):
             x = x + 1
             mx.eval(x)
-        return super().measure_mark() + (perf_counter() - start) / MARKS
+        return super().measure_mark() + (perf_counter() - start) / TRIAL_MARKS

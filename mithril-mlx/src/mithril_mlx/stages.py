@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
-from mithril.engine import Executable, Observer
-from mithril.ir import Graph, Node
-from mithril.ir.rewrite import all_nodes, unroll
-from mithril.mesh import Mesh
-from mithril.ops.collective import collective_of
-from mithril.plan import Program
-from mithril.types import TensorType
+from mithril.spi import (
+    Executable,
+    Graph,
+    Mesh,
+    Node,
+    Observer,
+    Program,
+    TensorType,
+    all_nodes,
+    unroll,
+)
+from mithril.spi.ops import collective_of
 
 from mithril_mlx.communicator import Communicator, groups_of, list_pairs
 from mithril_mlx.lazy import Shards

@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mithril.types import DType, as_dtype
+from mithril.spi import DType, as_dtype
 
 
 def mlx_dtype(dtype: DType | np.dtype[Any] | type) -> mx.Dtype:

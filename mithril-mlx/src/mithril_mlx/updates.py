@@ -16,13 +16,22 @@ from functools import cache
 from typing import Any, ClassVar
 
 import mlx.core as mx
-from mithril.engine.equal_scalars import join_equal_scalars
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ir import Graph, Node, Op, Value
-from mithril.ir.rewrite import all_nodes, map_bodies
-from mithril.ops.optimizer import AdamWStep
-from mithril.plan import Program
-from mithril.types import DType, TensorType, promote
+from mithril.spi import (
+    DType,
+    Graph,
+    KernelRun,
+    Node,
+    Op,
+    Program,
+    TensorType,
+    Types,
+    Value,
+    all_nodes,
+    join_equal_scalars,
+    map_bodies,
+    promote,
+)
+from mithril.spi.ops import AdamWStep
 
 from mithril_mlx.kernels.precision import accumulator
 from mithril_mlx.kernels.table import kernel
@@ -105,7 +114,7 @@ def _wide(node: Node) -> DType:
 
 
 @kernel(AdamWStep)
-def adamw_step(op: AdamWStep, types: Types) -> Run:
+def adamw_step(op: AdamWStep, types: Types) -> KernelRun:
     """Both parts, for who runs the op as it is."""
     wide, apply = accumulator(promote(types[0].dtype, types[2].dtype)), _apply(types, False)
 
@@ -118,7 +127,7 @@ def adamw_step(op: AdamWStep, types: Types) -> Run:
 
 
 @kernel(AdamWNumbers)
-def adamw_numbers(op: AdamWNumbers, types: Types) -> Run:
+def adamw_numbers(op: AdamWNumbers, types: Types) -> KernelRun:
     """The five numbers."""
     wide = mlx_dtype(op.dtype)
     return lambda rate, count: _compute_numbers(op.step, rate.astype(wide), count.astype(wide))
@@ -138,12 +147,12 @@ def _sum_of_weights(b: float, count: mx.array) -> mx.array:
 
 
 @kernel(AdamWApply)
-def adamw_apply(op: AdamWApply, types: Types) -> Run:
+def adamw_apply(op: AdamWApply, types: Types) -> KernelRun:
     """The pass, or the passes, over a parameter."""
     return _apply(types, op.is_compiled)
 
 
-def _apply(types: Types, is_compiled: bool) -> Run:
+def _apply(types: Types, is_compiled: bool) -> KernelRun:
     wide = accumulator(promote(types[0].dtype, types[2].dtype))
     dtypes = [mlx_dtype(types[i].dtype) for i in (0, 2, 3)]
     update = _compile_update() if is_compiled else _update
@@ -156,8 +165,8 @@ def _apply(types: Types, is_compiled: bool) -> Run:
 
 
 @cache
-def _compile_update() -> Run:
-    compiled: Run = mx.compile(_update, shapeless=False)
+def _compile_update() -> KernelRun:
+    compiled: KernelRun = mx.compile(_update, shapeless=False)
     return compiled
 
 

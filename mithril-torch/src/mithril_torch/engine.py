@@ -14,19 +14,27 @@ from typing import Self
 
 import numpy as np
 import torch
-from mithril.engine import Engine, Executable, Handle
-from mithril.engine.arena import Arrange
-from mithril.engine.kernels.custom import kernels_for
-from mithril.engine.protocol import Produce
-from mithril.engine.reuse import reuse_donated
-from mithril.engine.transport import Transport
-from mithril.errors import BackendError, OptionError
-from mithril.mesh import Mesh, Sharding
-from mithril.ops.collective import AllToAll, Permute
-from mithril.ops.host import uses_host
-from mithril.plan import Execution, Plan, Program
-from mithril.plan.timetable import Transfer
-from mithril.types import DType, TensorType
+from mithril.spi import (
+    Arrange,
+    BackendError,
+    DType,
+    Engine,
+    Executable,
+    Execution,
+    Handle,
+    Mesh,
+    OptionError,
+    Plan,
+    Produce,
+    Program,
+    Sharding,
+    TensorType,
+    Transfer,
+    Transport,
+    kernels_for,
+    reuse_donated,
+)
+from mithril.spi.ops import AllToAll, Permute, uses_host
 
 from mithril_torch.executors.executor import Executor
 from mithril_torch.executors.local import LocalExecutor
@@ -110,7 +118,7 @@ def _check_cores(processes: int, options: TorchOptions, device: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class TorchEngine(Engine):
-    """Tensors as handles, or what stands for them in a pool; see `mithril.engine.Engine`."""
+    """Tensors as handles, or what stands for them in a pool; see `mithril.spi.Engine`."""
 
     mesh: Mesh
     options: TorchOptions

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from mithril.engine import Handle
-from mithril.engine.protocol import Produce
-from mithril.mesh import Mesh, Sharding
-from mithril.types import DType, TensorType
+from mithril.spi import DType, Handle, Mesh, Produce, Sharding, TensorType
 
 from mithril_torch.executors.executor import Executor
 from mithril_torch.program.codegen_options import CodegenOptions
@@ -56,5 +53,5 @@ class EngineView(Protocol):
         ...
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Handle:
-        """Make a distributed array; see `mithril.engine.Engine.put`."""
+        """Make a distributed array; see `mithril.spi.Engine.put`."""
         ...

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mithril.errors import OptionError
-from mithril.options import MEMORY_FORMATS, check_choice, check_flag
+from mithril.spi import MEMORY_FORMATS, OptionError, check_choice, check_flag
 
 DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "lockstep", "workers")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mithril.types import DType, as_dtype
+from mithril.spi import DType, as_dtype
 from torch.utils import dlpack
 
 

@@ -102,8 +102,11 @@ def make_plan(
         def plan_for(search: Search | None) -> Plan:
             return _make_plan(graph, request, target, replace(options, search=search))
 
-        found = plan_within(plan_for, options.search, request.donated)
-        return choose_by_timeline(found, plan_for, options.search, target, request.donated)
+        search = options.search and replace(options.search, prices={})  # gone when the plan is made
+        found = plan_within(plan_for, search, request.donated)
+        plan = choose_by_timeline(found, plan_for, search, target, request.donated)
+        check_memory(plan, target, request.donated, is_strict=options.strict_memory)
+        return plan
 
 
 def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
@@ -320,16 +323,11 @@ def check_hidden_moves(plan: Plan, request: Request, target: Target, options: Pl
         check_moves(plan, options.max_reshard_bytes, rests | set(map(gradient_of, rests)))
 
 
-def check_fit(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:
-    """Warn of, or refuse, a plan that devices have too little memory for."""
-    check_memory(plan, target, request.donated, is_strict=options.strict_memory)
-
-
 def check_offload(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:
     """Refuse an offload that finds nothing, or that something computes with."""
     check_host_arena(plan, options.offload, has_backward=request.cotangents is not None)
 
 
 CHECKS: tuple[PlanCheck, ...] = (
-    check_order, check_collectives, check_hidden_moves, check_offload, check_fit,
+    check_order, check_collectives, check_hidden_moves, check_offload,
 )  # fmt: skip

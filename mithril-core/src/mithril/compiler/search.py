@@ -4,8 +4,9 @@ A search knows what a device holds between phases; a plan knows its fullest mome
 above what was granted, the search is made again with as much less as it was above, a few times.
 
 A search adds up work and moves, one after another; a plan knows that sums of gradients travel
-together, and while others are computed. That hides most of what splitting the batch alone sends, so
-the best plan of that is made, too, and taken where its step is predicted to be shorter.
+together, and that what nobody waits for goes on beside work. How much of it that hides is not known
+before there is a plan, so plans are made for some shares of it, and the one is taken whose timeline
+is the shortest.
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ from mithril.cost import Target, predict_timeline
 from mithril.errors import PlanError
 from mithril.plan import Plan
 from mithril.sharding import MEMORY, Search
-from mithril.sharding.search import DATA, MIXED, THROUGHPUT
+from mithril.sharding.search import ANNOTATIONS, DATA, MIXED, THROUGHPUT
 from mithril.units import format_bytes, format_seconds
 
 ROUNDS = 6
 """So many searches are made at most."""
 LEAST_GAIN = 0.02
 """The part of a step's time that a plan has to save which costs more by the measure of a search."""
+HIDDEN = (1.0, 0.5)
+"""The shares of what nobody waits for that are taken to be hidden, besides none."""
+MANY, AXES = 1500, 2
+"""Above so many choices, or axes, those plans split batches alone: a search takes seconds there."""
+PICOSECOND = 1e-12
+"""In seconds: what the times of searches are counted in."""
 LISTED = 3
 """So many kinds of memory are named that take most."""
 
@@ -105,7 +112,7 @@ def choose_by_timeline(
     target: Target,
     donated: Collection[str],
 ) -> Plan:
-    """Return the plan of a search, or the best one that splits batches alone if that is faster.
+    """Return the plan of a search, or a faster one that costs more one after another.
 
     Args:
         found: the plan of the search.
@@ -116,26 +123,39 @@ def choose_by_timeline(
     """
     if search is None or found.search is None or not _is_timed(search, target):
         return found
-    try:
-        other = plan_within(plan_for, replace(search, spaces=(DATA,)), donated)
-    except PlanError:  # that has no plan within the limits
+    axes = sum(axis.size > 1 for axis in target.mesh.axes)
+    is_large = found.search.variables > MANY or axes > AXES
+    spaces = (DATA,) if is_large and MIXED in search.spaces else search.spaces
+    best, least = found, predict_timeline(found, target.hardware).seconds
+    longest, share = least, 0.0
+    for hidden in HIDDEN:
+        try:
+            other = plan_within(plan_for, replace(search, spaces=spaces, hidden=hidden), donated)
+        except PlanError:  # there is none within the limits
+            continue
+        seconds = predict_timeline(other, target.hardware).seconds
+        if seconds < (1 - LEAST_GAIN) * least and not _is_too_large(other, found, donated):
+            best, least, share = other, seconds, hidden
+    if best is found or best.search is None:
         return found
-    seconds = [predict_timeline(plan, target.hardware).seconds for plan in (found, other)]
-    if other.search is None or seconds[1] >= (1 - LEAST_GAIN) * seconds[0]:
-        return found
-    least, taken = map(format_seconds, seconds)
     why = (
-        f"batches alone are split: a step takes {taken}, as sums travel together and beside what "
-        f"computes, and {least} with what costs the least one after another"
+        f"a step takes {format_seconds(least)} by its timeline, found with {share:.0%} of what "
+        f"nobody waits for taken to be hidden; what costs the least one after another takes "
+        f"{format_seconds(longest)}"
     )
-    result = other.search.against(found.search)
-    return replace(other, search=result, notes=(*other.notes, why))
+    in_turn = replace(best.search, cost=best.search.seconds / PICOSECOND)
+    return replace(best, search=in_turn.against(found.search), notes=(*best.notes, why))
+
+
+def _is_too_large(other: Plan, found: Plan, donated: Collection[str]) -> bool:
+    """Whether a plan does not fit a device where another one does."""
+    return found.memory(donated=donated).fits and not other.memory(donated=donated).fits
 
 
 def _is_timed(search: Search, target: Target) -> bool:
     """Whether a timeline tells more than the sum: devices that run in turn have nothing beside."""
     return (
         search.objective == THROUGHPUT
-        and MIXED in search.spaces
+        and ANNOTATIONS not in search.spaces
         and not target.hardware.execution.in_turn
     )

@@ -9,23 +9,32 @@ from typing import Self
 
 import numpy as np
 
-from mithril.engine.arena import Arrange, SimulatedArenas
-from mithril.engine.base import Engine
-from mithril.engine.kernels import KERNELS, kernels_for, on_namespace
 from mithril.engine.kernels.writing import WRITERS
-from mithril.engine.lockstep import LockstepExecutable
-from mithril.engine.measured import MeasuredLockstep
-from mithril.engine.moving import move
-from mithril.engine.protocol import Executable, Produce
-from mithril.engine.reuse import reuse_donated
-from mithril.engine.shards import host_shards
-from mithril.ir import Repeat
-from mithril.mesh import Mesh, Sharding
-from mithril.plan import Execution, Plan, Program
-from mithril.plan.timetable import Transfer
-from mithril.types import TensorType
+from mithril.spi import (
+    SHARED_KERNELS,
+    Arrange,
+    Engine,
+    Executable,
+    Execution,
+    LockstepExecutable,
+    MeasuredLockstep,
+    Mesh,
+    Plan,
+    Produce,
+    Program,
+    Sharding,
+    SimulatedArenas,
+    TensorType,
+    Transfer,
+    bind_namespace,
+    host_shards,
+    kernels_for,
+    move_shards,
+    reuse_donated,
+)
+from mithril.spi.ops import Repeat
 
-NUMPY_KERNELS = on_namespace(KERNELS, np)
+NUMPY_KERNELS = bind_namespace(SHARED_KERNELS, np)
 """The kernels of all ops on NumPy."""
 _IN_ARENA = (*WRITERS, Repeat.name)
 
@@ -86,7 +95,7 @@ class NumpyEngine(Engine):
 
     def lower_transfer(self, transfer: Transfer) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
         """Return the function that brings a value from some devices to others."""
-        return lambda shards: move([np.asarray(part) for part in shards], transfer, np)
+        return lambda shards: move_shards([np.asarray(part) for part in shards], transfer, np)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
         """Turn a program into straight-line Python over all devices."""

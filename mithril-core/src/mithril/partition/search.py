@@ -171,8 +171,9 @@ def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: T
     ways = [opened, *others]
     found: list[tuple[SearchResult, Solution]] = []
     refusals: list[PlanError] = []
-    prices: dict[Mesh, MovePrices] = {}  # most ways move the same
-    refuses = search.refuses if search is not None and search.has_refusals else None
+    assert search is not None, "asked for by the caller"
+    prices = search.prices  # most ways move the same
+    refuses = search.refuses if search.has_refusals else None
     for way in ways:
         finer = way[1].mesh
         if finer not in prices:

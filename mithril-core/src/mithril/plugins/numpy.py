@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mithril.plugins import BackendSpec, hookimpl
+from mithril.spi import BackendSpec, hookimpl
 
 if TYPE_CHECKING:
-    from mithril.engine import Engine
-    from mithril.mesh import Mesh
+    from mithril.spi import Engine, Mesh
 
 
 @hookimpl

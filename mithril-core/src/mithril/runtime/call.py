@@ -136,7 +136,8 @@ class Bound(Generic[Source]):
             BackendError: an array was donated before, or is donated and needed otherwise.
         """
         if self.interface.donated:  # before a copy hides that one is passed twice
-            check_donated(arrays, self.interface.arguments, self.interface.donated)
+            held = list(map(_shards, arrays))
+            check_donated(arrays, held, self.interface.arguments, self.interface.donated)
         return settle(arrays, self.settled)
 
     @cached_property
@@ -158,18 +159,20 @@ class Bound(Generic[Source]):
         An array that is given up is lost if the run fails and may have written into its memory.
         """
         execute, order, choose, kinds, is_donated = self._parts
+        held = list(map(_shards, arrays))
         if is_donated:
-            check_donated(arrays, self.interface.arguments, self.interface.donated)
+            check_donated(arrays, held, self.interface.arguments, self.interface.donated)
+        given = order(held)
+        del held  # an engine may take over what nobody else holds
         try:
-            given = order(list(map(_shards, arrays)))
             profile = self.interface.owner.open_profile
             made = execute(given, observe) if profile is None else profile.run(self, given, observe)
         except BaseException:
             # What may be half written over by now is of no use to anybody.
-            self._give_up(arrays, self._overwritten)
+            give_up(arrays, self._overwritten, self._takers)
             raise
         if is_donated:
-            self._give_up(arrays, self.interface.donated)
+            give_up(arrays, self.interface.donated, self._takers)
         return Array.of_kinds(kinds, made if choose is None else choose(made))
 
     @cached_property
@@ -180,11 +183,6 @@ class Bound(Generic[Source]):
             return ()
         given_up = [i for i, position in enumerate(self.order) if position in donated]
         return [self.order[i] for i in find_overwritten(stage.program, given_up)]
-
-    def _give_up(self, arrays: Sequence[Array], positions: Sequence[int]) -> None:
-        takers = self._takers
-        for position in positions:
-            give_up(arrays[position], takers[position])
 
     @cached_property
     def _takers(self) -> list[str]:

@@ -7,16 +7,12 @@ took them, on every backend alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 from mithril.errors import BackendError
 from mithril.runtime.array import Array
 
 _shards: Any = vars(Array)["shards"]  # the slot of the base class: the name of who took them
-
-
-_read_shards = attrgetter("shards")
 
 
 class DonatedArray(Array):
@@ -36,15 +32,18 @@ class DonatedArray(Array):
         return f"DonatedArray({self.type}, {self.sharding.describe()})"
 
 
-def give_up(array: Array, to: str) -> None:
-    """Take its values from an array.
+def give_up(arrays: Sequence[Array], positions: Sequence[int], takers: Sequence[str]) -> None:
+    """Take their values from arrays; each stays what it is, without values.
 
     Args:
-        array: it stays what it is, without values.
-        to: who takes them, for messages.
+        arrays: everything that is passed.
+        positions: of those that are given up.
+        takers: who takes each of all, for messages.
     """
-    array.shards = to
-    array.__class__ = DonatedArray
+    for position in positions:
+        array = arrays[position]
+        array.shards = takers[position]
+        array.__class__ = DonatedArray
 
 
 def give_up_moved(given: Sequence[Any], arrays: Sequence[Array], donated: Sequence[int]) -> None:
@@ -58,21 +57,24 @@ def give_up_moved(given: Sequence[Any], arrays: Sequence[Array], donated: Sequen
     for position in donated:
         x = given[position]
         if isinstance(x, Array) and x is not arrays[position]:
-            give_up(x, _shards.__get__(arrays[position]))
+            give_up([x], [0], [_shards.__get__(arrays[position])])
 
 
-def check_donated(arrays: Sequence[Array], names: Sequence[str], donated: Sequence[int]) -> None:
+def check_donated(
+    arrays: Sequence[Array], shards: Sequence[Any], names: Sequence[str], donated: Sequence[int]
+) -> None:
     """Raise if an array is donated and also needed otherwise.
 
     Args:
         arrays: everything that is passed.
+        shards: what each holds.
         names: what each is called.
         donated: positions of what is given up.
 
     Raises:
         BackendError: one array, or its memory, is at two places, one of which is donated.
     """
-    held = list(map(id, map(_read_shards, arrays)))
+    held = list(map(id, shards))
     if len(set(held)) == len(held):
         return
     nothing = id(None)  # what a process has of an array that lies on devices of others alone

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mithril.errors import PlanError
 from mithril.ir import Graph, Phase, Value
@@ -103,7 +104,9 @@ class _Try:
         search: Search,
     ) -> None:
         self._search, self._space = search, space
-        self._objective = Objective(graph, given, candidates, prices, space)
+        make = partial(Objective, graph, given, candidates, prices, space)
+        self._objective = make(search.hidden)
+        self._in_turn = make() if search.hidden else self._objective
         self._moments = list_moments(graph, self._objective)
         self._tables = self._list_tables()
 
@@ -147,7 +150,7 @@ class _Try:
             unit,
             answer.cost / of,
             bound / of,
-            price / PRICE_UNIT / PER_SECOND,
+            evaluate(self._in_turn.tables, picked) / PRICE_UNIT / PER_SECOND,
             round(max(evaluate(moment.tables, picked) for moment in self._moments)),
             self._search.memory,
             sum(size > 1 for size in objective.domains),

@@ -36,7 +36,7 @@ class MovePrices:
             tuple[Price, TensorType, tuple[Sharding, ...], tuple[Sharding, ...]], np.ndarray
         ] = {}
         self._pairs: dict[tuple[Price, TensorType], dict[Sharding, dict[Sharding, float]]] = {}
-        self._shaped: dict[tuple[int, int, bool], tuple[np.ndarray, np.ndarray]] = {}
+        self._shaped: dict[tuple[int, float, bool], tuple[np.ndarray, np.ndarray]] = {}
 
     def tabulate(
         self,
@@ -57,12 +57,18 @@ class MovePrices:
             self._tables[key] = np.array([[rows[s][g] for g in goals] for s in starts])
         return self._tables[key]
 
-    def shape(self, prices: np.ndarray, times: int, *, is_turned: bool = False) -> np.ndarray:
-        """Return prices as often as they are paid; equal blocks get the same array."""
+    def shape(self, prices: np.ndarray, times: float, *, is_turned: bool = False) -> np.ndarray:
+        """Return prices as often as they are paid; equal blocks get the same array.
+
+        Args:
+            prices: a table.
+            times: how often a loop around runs, or the part of it that something waits for.
+            is_turned: whether the table is wanted with its columns first.
+        """
         key = (id(prices), times, is_turned)
         if key not in self._shaped:
             turned = prices.T if is_turned else prices
-            self._shaped[key] = prices, turned * times
+            self._shaped[key] = prices, multiply(turned, times)
         return self._shaped[key][1]
 
     def use(self, type: TensorType, home: Sharding, need: Sharding) -> float:
@@ -94,4 +100,14 @@ class MovePrices:
         return path.price * PRICE_UNIT + path.collectives * COLLECTIVE_TIE
 
 
-__all__ = ["FORBIDDEN", "PRICE_UNIT", "MovePrices"]
+def multiply(prices: np.ndarray, times: float) -> np.ndarray:
+    """Return whole prices as often as they are paid; what breaks ties is not made less."""
+    if times >= 1 and times == int(times):
+        return prices * times
+    admitted = np.isfinite(prices)
+    whole = np.where(admitted, prices, 0.0) // PRICE_UNIT
+    ties = np.where(admitted, prices, 0.0) - whole * PRICE_UNIT
+    return np.where(admitted, np.round(whole * times) * PRICE_UNIT + ties, prices)
+
+
+__all__ = ["FORBIDDEN", "PRICE_UNIT", "MovePrices", "multiply"]

@@ -33,13 +33,14 @@ from mithril.mesh import MICRO, Sharding
 from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Table
-from mithril.sharding.move_prices import FORBIDDEN, PRICE_UNIT, MovePrices
+from mithril.sharding.move_prices import FORBIDDEN, PRICE_UNIT, MovePrices, multiply
 from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links, split_slice
 from mithril.sharding.reshard import PICOSECONDS
 from mithril.sharding.resting import find_resting
 from mithril.sharding.search import MIXED
 from mithril.sharding.trial import exchange_seconds, work_seconds
+from mithril.sharding.unawaited import find_unawaited
 
 # Below the unit of prices, and behind COLLECTIVE_TIE of `move_prices`:
 MEMORY_TIE = 0.5  # then the smaller copy of a value that may lie anywhere
@@ -62,6 +63,7 @@ class Objective:
         candidates: what may be split.
         prices: of moves; the hardware of its resharder prices the work.
         space: of what is searched for.
+        hidden: the part of the seconds of moves that nobody waits for.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Objective:
         candidates: Candidates,
         prices: MovePrices,
         space: str = MIXED,
+        hidden: float = 0.0,
     ) -> None:
         self.rests = find_resting(graph, given, space)
         self.options: dict[Node, tuple[Option, ...]] = {}
@@ -91,6 +94,8 @@ class Objective:
         self._promised = _find_output_shardings(graph, given)
         self._resting = {value for value, layout in given.promises(graph) if layout.rests}
         parts = list(regions(graph))
+        idle = find_unawaited(parts, self._links, self.rests) if hidden else frozenset()
+        self._awaited = dict.fromkeys(idle, 1 - hidden)
         for value, rests in self.rests.items():
             self._add_rest(value, rests)
         for part in parts:
@@ -285,18 +290,19 @@ class Objective:
     ) -> None:
         value = value_use[0]
         homes = self.homes[value_use]
+        paid = times * self._awaited.get(value, 1)
         self._add(value_use, len(homes))
         if value in self.rests:
             prices = self._moves.tabulate(self._moves.move, value.type, self.rests[value], homes)
-            self._relate(value, value_use, prices)
+            self._relate(value, value_use, self._moves.shape(prices, self._awaited.get(value, 1)))
         elif value not in self._arrives:
             produced = self._list_produced(value, producer)
-            prices = self._moves.shape(self._arrival(value, produced, homes), times)
+            prices = self._moves.shape(self._arrival(value, produced, homes), paid)
             self._connect(producer, value_use, prices)
         goals = self._promised.get(value)
         if goals is not None:
-            leave = [[self._moves.leave(value.type, home, goals) for home in homes]]
-            self._connect(None, value_use, np.array(leave))
+            leave = np.array([[self._moves.leave(value.type, home, goals) for home in homes]])
+            self._connect(None, value_use, multiply(leave, self._awaited.get(value, 1)))
         fixed: set[Sharding] = set()
         for use in uses:
             need = self._needs(use)
@@ -305,7 +311,7 @@ class Objective:
                     continue  # equal reshards of a value are shared
                 fixed.add(need[0])
             prices = self._moves.tabulate(self._moves.use, value.type, homes, tuple(need))
-            self._connect(use[0], value_use, self._moves.shape(prices, times, is_turned=True))
+            self._connect(use[0], value_use, self._moves.shape(prices, paid, is_turned=True))
 
     def _arrival(
         self, value: Value, produced: Sequence[Sharding], homes: tuple[Sharding, ...]
@@ -326,7 +332,8 @@ class Objective:
             [self._cross(link, before, after) for after in self.homes[here]]
             for before in self.homes[there]
         ]
-        self._relate(there, here, np.array(prices) * link.times)
+        paid = link.times * self._awaited.get(link.target, 1)
+        self._relate(there, here, multiply(np.array(prices), paid))
 
     def _cross(self, link: Link, before: Sharding, after: Sharding) -> float:
         if link.stacks:  # what leaves a loop may still be partial there, and is reduced once
@@ -350,7 +357,7 @@ class Objective:
         prices = [
             [self._moves.leave(value.type, h, [goal]) for h in self.homes[here]] for goal in goals
         ]
-        self._relate(there, here, np.array(prices))
+        self._relate(there, here, multiply(np.array(prices), self._awaited.get(value, 1)))
 
     def _relate(self, one: Item, other: Item, prices: np.ndarray) -> None:
         rows = () if prices.shape[0] == 1 else (self.variable[one],)

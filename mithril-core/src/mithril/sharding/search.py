@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mithril.mesh import Mesh
 from mithril.ops.collective import AllReduce
+from mithril.sharding.move_prices import MovePrices
 
 THROUGHPUT, LATENCY, MEMORY, COMMUNICATION = (
     "throughput", "latency", "memory_usage", "communication",
@@ -43,6 +45,9 @@ class Search:
         parameters: inputs that may rest in another sharding than they are computed with.
         stacked: how many leading dimensions of a parameter only stack layers.
         given_up: inputs that a run gives up.
+        hidden: the part of the seconds of moves that nobody waits for (of parameters from where
+            they rest, and of their gradients) which is not counted.
+        prices: of moves, by mesh: searches of one graph that differ in limits share them.
     """
 
     objective: str = THROUGHPUT
@@ -55,6 +60,8 @@ class Search:
     parameters: frozenset[str] = frozenset()
     stacked: Mapping[str, int] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
+    hidden: float = 0.0
+    prices: dict[Mesh, MovePrices] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def has_refusals(self) -> bool:

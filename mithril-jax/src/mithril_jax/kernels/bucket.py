@@ -12,8 +12,8 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from jax import lax
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops.collective import AllReduce
+from mithril.spi import KernelRun, Types
+from mithril.spi.ops import AllReduce
 
 from mithril_jax.kernels.collectives import all_reduce
 from mithril_jax.kernels.table import CPU_KERNELS
@@ -28,7 +28,7 @@ def small_operands(types: Types) -> list[int]:
 
 
 @CPU_KERNELS.register(AllReduce)
-def bucket(op: AllReduce, types: Types) -> Run:
+def bucket(op: AllReduce, types: Types) -> KernelRun:
     """The reduction of each operand over a group; all operands are of one dtype."""
     small, reduce = small_operands(types), all_reduce(op, types)
     if len(small) < 2:

@@ -11,16 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import collective as ops
+from mithril.spi import KernelRun, Types, ops
 
 from mithril_jax.kernels.table import kernel
 
-_REDUCE: dict[str, Run] = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
+_REDUCE: dict[str, KernelRun] = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
 
 
 @kernel(ops.AllReduce)
-def all_reduce(op: ops.AllReduce, types: Types) -> Run:
+def all_reduce(op: ops.AllReduce, types: Types) -> KernelRun:
     """The reduction over a group, of one operand or of a bucket.
 
     XLA drops NaN from a maximum between devices on CPU: floats travel as integers in their order.
@@ -59,7 +58,7 @@ def _flip_negatives(bits: Any) -> Any:
 
 
 @kernel(ops.AllGather)
-def all_gather(op: ops.AllGather, types: Types) -> Run:
+def all_gather(op: ops.AllGather, types: Types) -> KernelRun:
     """The parts of a group one after another; those of several operands in one array."""
     if len(types) > 1:
         return _gather_flat(op, types)
@@ -69,7 +68,7 @@ def all_gather(op: ops.AllGather, types: Types) -> Run:
 
 
 @kernel(ops.ReduceScatter)
-def reduce_scatter(op: ops.ReduceScatter, types: Types) -> Run:
+def reduce_scatter(op: ops.ReduceScatter, types: Types) -> KernelRun:
     """A part of the sum over a group; of a maximum or minimum by an all_reduce and a slice.
 
     What is to be summed of several operands travels in one array.
@@ -91,7 +90,7 @@ def reduce_scatter(op: ops.ReduceScatter, types: Types) -> Run:
     return run
 
 
-def _gather_flat(op: ops.AllGather, types: Types) -> Run:
+def _gather_flat(op: ops.AllGather, types: Types) -> KernelRun:
     """Return the all_gather of several operands in one array, row by row for the devices."""
     sizes, results = [type.size for type in types], op.infer(types)
 
@@ -109,7 +108,7 @@ def _gather_flat(op: ops.AllGather, types: Types) -> Run:
     return run
 
 
-def _scatter_flat(op: ops.ReduceScatter, types: Types) -> Run:
+def _scatter_flat(op: ops.ReduceScatter, types: Types) -> KernelRun:
     """Return the reduce_scatter of several operands in one array, row by row for the devices."""
     results = op.infer(types)
     if op.reduction != "sum":
@@ -148,7 +147,7 @@ def _cut_rows(rows: Any, sizes: list[int]) -> Iterator[Any]:
 
 
 @kernel(ops.AllToAll)
-def all_to_all(op: ops.AllToAll, types: Types) -> Run:
+def all_to_all(op: ops.AllToAll, types: Types) -> KernelRun:
     """Pieces along one dimension sent to their device, and joined along another one.
 
     XLA looks through the padding of what it cuts, and then finds pieces in layouts that differ,
@@ -163,7 +162,7 @@ def all_to_all(op: ops.AllToAll, types: Types) -> Run:
     )
 
 
-def _exchange_flat(op: ops.AllToAll, types: Types) -> Run:
+def _exchange_flat(op: ops.AllToAll, types: Types) -> KernelRun:
     """Return the all_to_all of several operands in one array, row by row for the devices."""
     shapes = [_shape_parts(type.shape, op.split, op.count) for type in types]
     sizes, results = [math.prod(shape[1:]) for shape in shapes], op.infer(types)
@@ -184,7 +183,7 @@ def _exchange_flat(op: ops.AllToAll, types: Types) -> Run:
 
 
 @kernel(ops.Permute)
-def permute(op: ops.Permute, types: Types) -> Run:
+def permute(op: ops.Permute, types: Types) -> KernelRun:
     """The value sent on, or several of them in one array; who gets none has zeros."""
     if len(types) == 1:
         return lambda x: lax.ppermute(x, op.axes, _in_mesh_order(op))
@@ -206,7 +205,7 @@ def _in_mesh_order(op: ops.Permute) -> list[tuple[int, int]]:
     return [(int(place[source]), int(place[target])) for source, target in op.pairs]
 
 
-def _empty(op: ops.Collective, types: Types) -> Run | None:
+def _empty(op: ops.Collective, types: Types) -> KernelRun | None:
     """Return the function that makes a result without elements, which XLA refuses to move."""
     (result,) = op.infer(types)
     if types[0].size:
@@ -215,6 +214,6 @@ def _empty(op: ops.Collective, types: Types) -> Run | None:
 
 
 @kernel(ops.AxisIndex)
-def axis_index(op: ops.AxisIndex, types: Types) -> Run:
+def axis_index(op: ops.AxisIndex, types: Types) -> KernelRun:
     """The device's row-major index over some axes."""
     return lambda: lax.axis_index(op.axes)

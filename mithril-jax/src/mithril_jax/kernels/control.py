@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops.control import After
+from mithril.spi import KernelRun, Types
+from mithril.spi.ops import After
 
 from mithril_jax.kernels.table import kernel
 
 
 @kernel(After)
-def after(op: After, types: Types) -> Run:
+def after(op: After, types: Types) -> KernelRun:
     """The operand itself: what keeps it apart is put in when a whole program is lowered."""
     return lambda x, dependency: x

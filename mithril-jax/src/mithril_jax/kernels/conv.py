@@ -6,17 +6,13 @@ from typing import Any
 
 import jax
 from jax import lax
-from mithril import ops
-from mithril.engine.kernels.precision import accumulator
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import conv
-from mithril.types import TensorType, as_dtype
+from mithril.spi import KernelRun, TensorType, Types, accumulator, as_dtype, ops
 
 from mithril_jax.kernels.table import kernel
 
 
 @kernel(ops.Convolution)
-def convolution(op: conv.Convolving, types: Types) -> Run:
+def convolution(op: ops.Convolving, types: Types) -> KernelRun:
     """[batch, channels, *spatial] with [out, channels / groups, *window]."""
     dtype, accumulate = types[0].dtype.numpy, accumulator(types[0].dtype)
 
@@ -36,7 +32,7 @@ def convolution(op: conv.Convolving, types: Types) -> Run:
 
 
 @kernel(ops.ConvolutionInputGradient)
-def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> Run:
+def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> KernelRun:
     """The convolution, linear in its image, transposed; operands (dy, w)."""
     (result,) = op.infer(types)
     forward = convolution(op, [_wide(result), _wide(types[1])])
@@ -49,7 +45,7 @@ def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> Run:
 
 
 @kernel(ops.ConvolutionWeightGradient)
-def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> Run:
+def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> KernelRun:
     """The convolution, linear in its weight, transposed; operands (x, dy)."""
     (result,) = op.infer(types)
     forward = convolution(op, [_wide(types[0]), _wide(result)])
@@ -61,7 +57,7 @@ def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> Run:
     return run
 
 
-def transpose_linear(linear: Run, of: TensorType, g: Any) -> Any:
+def transpose_linear(linear: KernelRun, of: TensorType, g: Any) -> Any:
     """Return the transpose of a linear function of a tensor, applied to g, in at least float32."""
     like = jax.ShapeDtypeStruct(of.shape, accumulator(of.dtype))
     (found,) = jax.linear_transpose(linear, like)(lax.convert_element_type(g, like.dtype))

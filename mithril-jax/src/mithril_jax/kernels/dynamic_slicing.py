@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 from jax import lax
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import dynamic_slicing as ops
-from mithril.types import Shape
+from mithril.spi import KernelRun, Shape, Types, ops
 
 from mithril_jax.kernels.table import kernel
 
 
 @kernel(ops.DynamicSlice)
-def dynamic_slice(op: ops.DynamicSlice, types: Types) -> Run:
+def dynamic_slice(op: ops.DynamicSlice, types: Types) -> KernelRun:
     """XLA's own."""
     (result,) = op.infer(types)
     place = _places(op.axes, types[0].shape, result.shape)
@@ -28,7 +26,7 @@ def dynamic_slice(op: ops.DynamicSlice, types: Types) -> Run:
 
 
 @kernel(ops.DynamicUpdateSlice)
-def dynamic_update_slice(op: ops.DynamicUpdateSlice, types: Types) -> Run:
+def dynamic_update_slice(op: ops.DynamicUpdateSlice, types: Types) -> KernelRun:
     """XLA's own."""
     place = _places(op.axes, types[0].shape, types[1].shape)
     return lambda x, update, *starts: lax.dynamic_update_slice(
@@ -36,7 +34,7 @@ def dynamic_update_slice(op: ops.DynamicUpdateSlice, types: Types) -> Run:
     )
 
 
-def _places(axes: tuple[int, ...], whole: Shape, part: Shape) -> Run:
+def _places(axes: tuple[int, ...], whole: Shape, part: Shape) -> KernelRun:
     """Return the function from starts to one int32 for each dimension."""
     zero = np.zeros((), np.int32)
 

@@ -8,10 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from mithril import ops
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ir import Constant
-from mithril.types import Shape, TensorType
+from mithril.spi import KernelRun, Shape, TensorType, Types, ops
+from mithril.spi.ops import Constant
 
 from mithril_jax.kernels.table import kernel, same
 
@@ -24,7 +22,7 @@ same({
     ops.IsNan: jnp.isnan, ops.IsInf: jnp.isinf, ops.StopGradient: lambda x: x,
 })  # fmt: skip
 
-_BINARY: dict[type[Any], Run] = {
+_BINARY: dict[type[Any], KernelRun] = {
     ops.Add: lax.add, ops.Subtract: lax.sub, ops.Multiply: lax.mul, ops.Divide: lax.div,
     ops.Maximum: lax.max, ops.Minimum: lax.min, ops.Equal: lax.eq, ops.NotEqual: lax.ne,
     ops.Less: lax.lt, ops.LessEqual: lax.le, ops.Greater: lax.gt, ops.GreaterEqual: lax.ge,
@@ -34,7 +32,7 @@ _BINARY: dict[type[Any], Run] = {
 }  # fmt: skip
 
 
-def broadcast_to(shape: Shape, type: TensorType) -> Run:
+def broadcast_to(shape: Shape, type: TensorType) -> KernelRun:
     """Return the function that stretches an operand to a shape, aligned at the right."""
     if type.shape == shape:
         return lambda x: x
@@ -43,7 +41,7 @@ def broadcast_to(shape: Shape, type: TensorType) -> Run:
 
 
 @kernel(*_BINARY)
-def binary(op: Any, types: Types) -> Run:
+def binary(op: Any, types: Types) -> KernelRun:
     """A function of two operands, each stretched to the shape of the result."""
     (result,) = op.infer(types)
     function = _BINARY[type(op)]
@@ -54,7 +52,7 @@ def binary(op: Any, types: Types) -> Run:
 
 
 @kernel(ops.RightShift)
-def right_shift(op: ops.RightShift, types: Types) -> Run:
+def right_shift(op: ops.RightShift, types: Types) -> KernelRun:
     """An arithmetic shift of signed numbers, a logical one of unsigned numbers."""
     (result,) = op.infer(types)
     unsigned = result.dtype.startswith("u")
@@ -64,7 +62,7 @@ def right_shift(op: ops.RightShift, types: Types) -> Run:
 
 
 @kernel(ops.Power)
-def power(op: ops.Power, types: Types) -> Run:
+def power(op: ops.Power, types: Types) -> KernelRun:
     """x ** y; a negative power of an integer is 0, unless that is 1 or -1."""
     (result,) = op.infer(types)
     left, right = (broadcast_to(result.shape, t) for t in types)
@@ -82,11 +80,11 @@ def power(op: ops.Power, types: Types) -> Run:
 
 
 @kernel(ops.Floor, ops.Ceil, ops.Round, ops.Trunc)
-def rounding(op: ops.Rounding, types: Types) -> Run:
+def rounding(op: ops.Rounding, types: Types) -> KernelRun:
     """The step function, halves to the even number; whole numbers as they are."""
     if types[0].dtype.is_integer:
         return lambda x: x
-    functions: dict[str, Run] = {
+    functions: dict[str, KernelRun] = {
         "floor": lax.floor,
         "ceil": lax.ceil,
         "round": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
@@ -96,21 +94,21 @@ def rounding(op: ops.Rounding, types: Types) -> Run:
 
 
 @kernel(ops.Relu)
-def relu(op: ops.Relu, types: Types) -> Run:
+def relu(op: ops.Relu, types: Types) -> KernelRun:
     """max(x, 0)."""
     shape, zero = types[0].shape, np.zeros((), types[0].dtype.numpy)
     return lambda x: lax.max(x, lax.broadcast(zero, shape))
 
 
 @kernel(ops.Cast)
-def cast(op: ops.Cast, types: Types) -> Run:
+def cast(op: ops.Cast, types: Types) -> KernelRun:
     """x in another dtype."""
     dtype = op.dtype.numpy
     return lambda x: lax.convert_element_type(x, dtype)
 
 
 @kernel(ops.Where)
-def where(op: ops.Where, types: Types) -> Run:
+def where(op: ops.Where, types: Types) -> KernelRun:
     """x where the condition holds, else y."""
     (result,) = op.infer(types)
     condition, left, right = (broadcast_to(result.shape, t) for t in types)
@@ -118,7 +116,7 @@ def where(op: ops.Where, types: Types) -> Run:
 
 
 @kernel(Constant)
-def constant(op: Constant, types: Types) -> Run:
+def constant(op: Constant, types: Types) -> KernelRun:
     """A scalar, part of the compiled program."""
     value = np.asarray(op.value, op.dtype.numpy)
     return lambda: value

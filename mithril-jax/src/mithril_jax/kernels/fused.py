@@ -10,23 +10,22 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from mithril.engine.kernels.registry import Kernel, Run, Types
-from mithril.ir import Builder, Graph, Op, registry
-from mithril.ops.definition import UserOp
+from mithril.spi import Builder, Graph, Kernel, KernelRun, Op, Types, op_registry
+from mithril.spi.ops import UserOp
 
 from mithril_jax.kernels.table import CPU_KERNELS, KERNELS
 
 
 def register_fused() -> None:
     """Register a kernel for every op of the core that has an expansion and no kernel yet."""
-    for name, op_class in registry().items():
+    for name, op_class in op_registry().items():
         fused = op_class.expand is not Op.expand and not issubclass(op_class, UserOp)
         if fused and name not in KERNELS:
             for table in (KERNELS, CPU_KERNELS):
                 table.register(op_class)(partial(expand, kernels=table))
 
 
-def expand(op: Op, types: Types, kernels: Mapping[str, Kernel]) -> Run:
+def expand(op: Op, types: Types, kernels: Mapping[str, Kernel]) -> KernelRun:
     """The expansion of an op into others with these kernels, as a function."""
     from mithril_jax.lower import graph_function, no_after
 

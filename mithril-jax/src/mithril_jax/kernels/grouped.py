@@ -11,10 +11,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from mithril.engine.kernels.precision import accumulator
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import grouped
-from mithril.types import TensorType
+from mithril.spi import KernelRun, TensorType, Types, accumulator, ops
 
 from mithril_jax.kernels.table import kernel
 
@@ -38,8 +35,8 @@ class _Chunks(NamedTuple):
     count: Any
 
 
-@kernel(grouped.GroupedMatmul)
-def grouped_matmul(op: grouped.GroupedMatmul, types: Types) -> Run:
+@kernel(ops.GroupedMatmul)
+def grouped_matmul(op: ops.GroupedMatmul, types: Types) -> KernelRun:
     """A loop over chunks, each multiplied by its matrix."""
     (result,) = op.infer(types)
     dtype, accumulate = result.dtype.numpy, accumulator(result.dtype)
@@ -71,8 +68,8 @@ def grouped_matmul(op: grouped.GroupedMatmul, types: Types) -> Run:
     return run
 
 
-@kernel(grouped.GroupedOuter)
-def grouped_outer(op: grouped.GroupedOuter, types: Types) -> Run:
+@kernel(ops.GroupedOuter)
+def grouped_outer(op: ops.GroupedOuter, types: Types) -> KernelRun:
     """A loop over chunks, each added to its entry."""
     (result,) = op.infer(types)
     dtype, accumulate = result.dtype.numpy, accumulator(result.dtype)

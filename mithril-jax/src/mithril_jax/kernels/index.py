@@ -13,16 +13,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from mithril.engine.kernels.precision import accumulator
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import index
-from mithril.types import TensorType
+from mithril.spi import KernelRun, TensorType, Types, accumulator, ops
 
 from mithril_jax.kernels.table import kernel
 
 
-@kernel(index.Take)
-def take(op: index.Take, types: Types) -> Run:
+@kernel(ops.Take)
+def take(op: ops.Take, types: Types) -> KernelRun:
     """Rows copied out of the table."""
     nowhere = missing_value(types[0]) if len(types) == 2 else 0
 
@@ -38,8 +35,8 @@ def take(op: index.Take, types: Types) -> Run:
     return run
 
 
-@kernel(index.ScatterAdd)
-def scatter_add(op: index.ScatterAdd, types: Types) -> Run:
+@kernel(ops.ScatterAdd)
+def scatter_add(op: ops.ScatterAdd, types: Types) -> KernelRun:
     """Sums of the updates that go to the same row."""
     (result,) = op.infer(types)
     dtype, accumulate = result.dtype.numpy, accumulator(result.dtype)
@@ -53,8 +50,8 @@ def scatter_add(op: index.ScatterAdd, types: Types) -> Run:
     return run
 
 
-@kernel(index.OneHot)
-def one_hot(op: index.OneHot, types: Types) -> Run:
+@kernel(ops.OneHot)
+def one_hot(op: ops.OneHot, types: Types) -> KernelRun:
     """1 at the place an id names."""
     rank = types[0].rank
     shape = (*types[0].shape, op.classes)
@@ -68,8 +65,8 @@ def one_hot(op: index.OneHot, types: Types) -> Run:
     return run
 
 
-@kernel(index.Iota)
-def iota(op: index.Iota, types: Types) -> Run:
+@kernel(ops.Iota)
+def iota(op: ops.Iota, types: Types) -> KernelRun:
     """Numbers that count along a dimension."""
     dtype = op.dtype.numpy
 

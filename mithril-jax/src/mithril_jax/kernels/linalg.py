@@ -14,16 +14,14 @@ from itertools import islice
 from typing import Any
 
 from jax import lax
-from mithril.engine.kernels.precision import accumulator
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops.linalg import Einsum
-from mithril.types import TensorType
+from mithril.spi import KernelRun, TensorType, Types, accumulator
+from mithril.spi.ops import Einsum
 
 from mithril_jax.kernels.table import CPU_KERNELS, kernel
 
 
 @kernel(Einsum)
-def einsum(op: Einsum, types: Types) -> Run:
+def einsum(op: Einsum, types: Types) -> KernelRun:
     """The product of two operands; 16-bit floats are added up in float32."""
     left, right, result = op.terms
     batch = [c for c in result if c in left and c in right]
@@ -48,7 +46,7 @@ def einsum(op: Einsum, types: Types) -> Run:
 
 
 @CPU_KERNELS.register(Einsum)
-def multiply_joined(op: Einsum, types: Types) -> Run:
+def multiply_joined(op: Einsum, types: Types) -> KernelRun:
     """The same, with dimensions that belong together as one."""
     groups = join_letters(op.terms)
     left, right, result = (_find_groups(term, groups) for term in op.terms)

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 from jax import lax
-from mithril import ops
-from mithril.engine.kernels.precision import accumulator
-from mithril.engine.kernels.registry import Run, Types
+from mithril.spi import KernelRun, Types, accumulator, ops
 
 from mithril_jax.kernels.table import kernel
 
 
 @kernel(ops.CrossEntropy)
-def cross_entropy(op: ops.CrossEntropy, types: Types) -> Run:
+def cross_entropy(op: ops.CrossEntropy, types: Types) -> KernelRun:
     """log sum exp minus the logit of the target; NaN where the target is no class."""
     logits, accumulate = types[0], accumulator(types[0].dtype)
     last, rows = logits.rank - 1, logits.shape[:-1]

@@ -7,10 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from mithril.engine.kernels.matrix import fix_column_signs, fix_qr_signs
-from mithril.engine.kernels.precision import accumulator
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import matrix as ops
+from mithril.spi import KernelRun, Types, accumulator, fix_column_signs, fix_qr_signs, ops
 
 from mithril_jax.kernels.table import kernel
 
@@ -50,7 +47,7 @@ _FUNCTIONS: dict[type[Any], Callable[..., Any]] = {
 
 
 @kernel(*_FUNCTIONS)
-def matrix(op: Any, types: Types) -> Run:
+def matrix(op: Any, types: Types) -> KernelRun:
     """JAX's own, with fixed signs."""
     made = op.infer(types)
     function, dtype = _FUNCTIONS[type(op)], made[0].dtype.numpy

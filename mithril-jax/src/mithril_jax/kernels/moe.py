@@ -6,21 +6,19 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from mithril.engine.kernels.precision import accumulator
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import moe
+from mithril.spi import KernelRun, Types, accumulator, ops
 
 from mithril_jax.kernels.table import kernel
 
 
-@kernel(moe.MoeDispatch)
-def moe_dispatch(op: moe.MoeDispatch, types: Types) -> Run:
+@kernel(ops.MoeDispatch)
+def moe_dispatch(op: ops.MoeDispatch, types: Types) -> KernelRun:
     """Rows copied, group by group."""
     return lambda x, ids, back: _rows(x, ids)
 
 
-@kernel(moe.MoeCombine)
-def moe_combine(op: moe.MoeCombine, types: Types) -> Run:
+@kernel(ops.MoeCombine)
+def moe_combine(op: ops.MoeCombine, types: Types) -> KernelRun:
     """Rows of each round added up; of 16-bit floats in float32."""
     (result,) = op.infer(types)
     accumulate, rows = accumulator(result.dtype), op.rows

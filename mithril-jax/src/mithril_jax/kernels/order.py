@@ -7,28 +7,26 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from mithril.engine.kernels.precision import accumulator
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import order
+from mithril.spi import KernelRun, Types, accumulator, ops
 
 from mithril_jax.kernels.index import missing_value
 from mithril_jax.kernels.table import kernel
 
 
-@kernel(order.Sort)
-def sort(op: order.Sort, types: Types) -> Run:
+@kernel(ops.Sort)
+def sort(op: ops.Sort, types: Types) -> KernelRun:
     """Sorted rows, NaN last."""
     return lambda x: _sort(op.axis, op.descending, x)[0]
 
 
-@kernel(order.Argsort)
-def argsort(op: order.Argsort, types: Types) -> Run:
+@kernel(ops.Argsort)
+def argsort(op: ops.Argsort, types: Types) -> KernelRun:
     """Positions by a stable sort."""
     return lambda x: _sort(op.axis, op.descending, x)[1]
 
 
-@kernel(order.TopK)
-def top_k(op: order.TopK, types: Types) -> Run:
+@kernel(ops.TopK)
+def top_k(op: ops.TopK, types: Types) -> KernelRun:
     """The first k of a stable descending sort."""
 
     def run(x: Any) -> Any:
@@ -49,8 +47,8 @@ def _sort(axis: int, descending: bool, x: Any) -> tuple[Any, Any]:
     return values, positions
 
 
-@kernel(order.TakeAlong)
-def take_along(op: order.TakeAlong, types: Types) -> Run:
+@kernel(ops.TakeAlong)
+def take_along(op: ops.TakeAlong, types: Types) -> KernelRun:
     """Elements by position, row by row."""
     nowhere = missing_value(types[0])
 
@@ -61,8 +59,8 @@ def take_along(op: order.TakeAlong, types: Types) -> Run:
     return run
 
 
-@kernel(order.ScatterAlong)
-def scatter_along(op: order.ScatterAlong, types: Types) -> Run:
+@kernel(ops.ScatterAlong)
+def scatter_along(op: ops.ScatterAlong, types: Types) -> KernelRun:
     """Sums of the updates that go to one place."""
     (result,) = op.infer(types)
     dtype, accumulate = result.dtype.numpy, accumulator(result.dtype)

@@ -8,11 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from mithril import ops
-from mithril.engine.kernels.precision import accumulator
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import pool
-from mithril.types import TensorType
+from mithril.spi import KernelRun, TensorType, Types, accumulator, ops
 
 from mithril_jax.kernels.conv import transpose_linear
 from mithril_jax.kernels.elementwise import lowest
@@ -20,13 +16,13 @@ from mithril_jax.kernels.table import kernel
 
 
 @kernel(ops.MaxPool)
-def max_pool(op: pool.MaxPool, types: Types) -> Run:
+def max_pool(op: ops.MaxPool, types: Types) -> KernelRun:
     """The largest element of each window."""
     return _reduce_window(op, lax.max, lowest(types[0]))
 
 
 @kernel(ops.MaxPoolGradient)
-def max_pool_gradient(op: pool.MaxPoolGradient, types: Types) -> Run:
+def max_pool_gradient(op: ops.MaxPoolGradient, types: Types) -> KernelRun:
     """Each gradient handed to the first element that equals the maximum."""
     forward = _reduce_window(op, lax.max, lowest(types[0]))
 
@@ -38,7 +34,7 @@ def max_pool_gradient(op: pool.MaxPoolGradient, types: Types) -> Run:
 
 
 @kernel(ops.AvgPool)
-def avg_pool(op: pool.AvgPool, types: Types) -> Run:
+def avg_pool(op: ops.AvgPool, types: Types) -> KernelRun:
     """The sum over each window times one over how many elements it has."""
     (result,) = op.infer(types)
     dtype, accumulate, share = (
@@ -53,7 +49,7 @@ def avg_pool(op: pool.AvgPool, types: Types) -> Run:
 
 
 @kernel(ops.AvgPoolGradient)
-def avg_pool_gradient(op: pool.AvgPoolGradient, types: Types) -> Run:
+def avg_pool_gradient(op: ops.AvgPoolGradient, types: Types) -> KernelRun:
     """The sums over windows, transposed."""
     (result,) = op.infer(types)
     share = _shares(op, result, types[0])
@@ -63,13 +59,13 @@ def avg_pool_gradient(op: pool.AvgPoolGradient, types: Types) -> Run:
     )
 
 
-def _reduce_window(op: pool.Pooling, combine: Run, start: Any) -> Run:
+def _reduce_window(op: ops.Pooling, combine: KernelRun, start: Any) -> KernelRun:
     """Return the function that combines the elements of every window."""
     window, stride = (1, 1, *op.window), (1, 1, *op.stride)
     padding = ((0, 0), (0, 0), *op.padding)
     return lambda x: lax.reduce_window(x, start, combine, window, stride, padding)
 
 
-def _shares(op: pool.MeanPooling, x: TensorType, y: TensorType) -> np.ndarray:
-    sizes = [np.asarray(counts, float) for counts in pool.window_sizes(op, x, y)]
+def _shares(op: ops.MeanPooling, x: TensorType, y: TensorType) -> np.ndarray:
+    sizes = [np.asarray(counts, float) for counts in ops.window_sizes(op, x, y)]
     return (1.0 / reduce(np.multiply.outer, sizes)).astype(accumulator(x.dtype))

@@ -12,9 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from mithril.engine.kernels.random import PARITY, ROTATIONS
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops.random import RandomBits
+from mithril.spi import THREEFRY_PARITY, THREEFRY_ROTATIONS, KernelRun, Types
+from mithril.spi.ops import RandomBits
 
 from mithril_jax.kernels.table import kernel
 
@@ -23,7 +22,7 @@ Words = tuple[Any, Any]  # high, low
 
 
 @kernel(RandomBits)
-def random_bits(op: RandomBits, types: Types) -> Run:
+def random_bits(op: RandomBits, types: Types) -> KernelRun:
     """Encrypt each element's global index under (seed, salt)."""
 
     shift = np.uint32(32 - op.width)
@@ -67,10 +66,10 @@ def _add(x: Words, y: Words) -> Words:
 
 def _threefry(key0: Any, key1: Any, x0: Any, x1: Any) -> Any:
     """Return the first word of Threefry-2x32-20."""
-    keys = (key0, key1, np.uint32(PARITY) ^ key0 ^ key1)
+    keys = (key0, key1, np.uint32(THREEFRY_PARITY) ^ key0 ^ key1)
     x0, x1 = x0 + key0, x1 + key1
     for group in range(5):
-        for rotation in ROTATIONS[group % 2]:
+        for rotation in THREEFRY_ROTATIONS[group % 2]:
             x0 = x0 + x1
             x1 = (x1 << np.uint32(rotation)) | (x1 >> np.uint32(32 - rotation))
             x1 = x1 ^ x0

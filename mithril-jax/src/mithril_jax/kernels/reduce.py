@@ -6,20 +6,18 @@ from typing import Any
 
 import numpy as np
 from jax import lax
-from mithril import ops
-from mithril.engine.kernels.precision import accumulator
-from mithril.engine.kernels.registry import Run, Types
+from mithril.spi import KernelRun, Types, accumulator, ops
 
 from mithril_jax.kernels.table import kernel
 
-_REDUCE: dict[type[Any], Run] = {
+_REDUCE: dict[type[Any], KernelRun] = {
     ops.Sum: lax.reduce_sum, ops.Prod: lax.reduce_prod, ops.Max: lax.reduce_max, ops.Min:
     lax.reduce_min, ops.AnyTrue: lax.reduce_or, ops.AllTrue: lax.reduce_and,
 }  # fmt: skip
 
 
 @kernel(*_REDUCE)
-def reduction(op: ops.Reduction, types: Types) -> Run:
+def reduction(op: ops.Reduction, types: Types) -> KernelRun:
     """One of the reductions over some dimensions."""
     (result,) = op.infer(types)
     reduce, dtype = _REDUCE[type(op)], result.dtype.numpy
@@ -33,14 +31,14 @@ def reduction(op: ops.Reduction, types: Types) -> Run:
 
 
 @kernel(ops.Argmax, ops.Argmin)
-def arg_extremum(op: ops.ArgExtremum, types: Types) -> Run:
+def arg_extremum(op: ops.ArgExtremum, types: Types) -> KernelRun:
     """The index of the first extreme element."""
     find = lax.argmax if isinstance(op, ops.Argmax) else lax.argmin
     return lambda x: find(x, op.axis, np.int32)
 
 
 @kernel(ops.Cumsum, ops.Cumprod)
-def cumulative(op: ops.Cumsum | ops.Cumprod, types: Types) -> Run:
+def cumulative(op: ops.Cumsum | ops.Cumprod, types: Types) -> KernelRun:
     """A running sum or product."""
     function = lax.cumsum if isinstance(op, ops.Cumsum) else lax.cumprod
     (result,) = op.infer(types)

@@ -6,39 +6,38 @@ from typing import Any
 
 import numpy as np
 from jax import lax
-from mithril import ops
-from mithril.engine.kernels.registry import Run, Types
+from mithril.spi import KernelRun, Types, ops
 
 from mithril_jax.kernels.elementwise import broadcast_to
 from mithril_jax.kernels.table import kernel
 
 
 @kernel(ops.Reshape)
-def reshape(op: ops.Reshape, types: Types) -> Run:
+def reshape(op: ops.Reshape, types: Types) -> KernelRun:
     """The elements in another shape."""
     return lambda x: lax.reshape(x, op.shape)
 
 
 @kernel(ops.Transpose)
-def transpose(op: ops.Transpose, types: Types) -> Run:
+def transpose(op: ops.Transpose, types: Types) -> KernelRun:
     """The dimensions in another order."""
     return lambda x: lax.transpose(x, op.order)
 
 
 @kernel(ops.Broadcast)
-def broadcast(op: ops.Broadcast, types: Types) -> Run:
+def broadcast(op: ops.Broadcast, types: Types) -> KernelRun:
     """The operand stretched to a shape."""
     return broadcast_to(op.shape, types[0])
 
 
 @kernel(ops.Slice)
-def slice_(op: ops.Slice, types: Types) -> Run:
+def slice_(op: ops.Slice, types: Types) -> KernelRun:
     """A part with a step."""
     return lambda x: lax.slice(x, op.start, op.stop, op.step)
 
 
 @kernel(ops.Pad)
-def pad(op: ops.Pad, types: Types) -> Run:
+def pad(op: ops.Pad, types: Types) -> KernelRun:
     """Zeros before, after and between the elements."""
     zero = np.zeros((), types[0].dtype.numpy)
     widths = tuple(zip(op.before, op.after, op.between, strict=True))
@@ -46,7 +45,7 @@ def pad(op: ops.Pad, types: Types) -> Run:
 
 
 @kernel(ops.Concatenate)
-def concatenate(op: ops.Concatenate, types: Types) -> Run:
+def concatenate(op: ops.Concatenate, types: Types) -> KernelRun:
     """The operands one after another."""
 
     def run(*parts: Any) -> Any:
@@ -56,6 +55,6 @@ def concatenate(op: ops.Concatenate, types: Types) -> Run:
 
 
 @kernel(ops.Flip)
-def flip(op: ops.Flip, types: Types) -> Run:
+def flip(op: ops.Flip, types: Types) -> KernelRun:
     """The elements from the other end."""
     return lambda x: lax.rev(x, op.axes)

@@ -7,7 +7,7 @@ times as long.
 
 from __future__ import annotations
 
-from mithril.engine.kernels.registry import Kernel, KernelTable
+from mithril.spi import Kernel, KernelTable
 
 KERNELS: KernelTable[Kernel] = KernelTable()
 CPU_KERNELS: KernelTable[Kernel] = KernelTable(KERNELS)

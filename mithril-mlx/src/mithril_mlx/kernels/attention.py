@@ -11,9 +11,8 @@ import math
 from collections.abc import Callable
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops.attention import UNSEEN, Attention, AttentionGradient
-from mithril.types import TensorType
+from mithril.spi import KernelRun, TensorType, Types
+from mithril.spi.ops import UNSEEN, Attention, AttentionGradient
 
 from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.exponential import Change, exponential
@@ -26,7 +25,7 @@ HEADS_FIRST = (0, 2, 1, 3)
 
 @kernel(Attention)
 @zero_without_elements
-def attention(op: Attention, types: Types) -> Run:
+def attention(op: Attention, types: Types) -> KernelRun:
     """The fused kernel on the GPU where every row sees something; else products and sums."""
     explicit = in_float32(_attention)(op, types)
     if not on_gpu() or len(types) > 3:
@@ -42,7 +41,7 @@ def attention(op: Attention, types: Types) -> Run:
     return run
 
 
-def _attention(op: Attention, types: Types) -> Run:
+def _attention(op: Attention, types: Types) -> KernelRun:
     (b, s, h, _), scale = types[0].shape, op.scale
     rows, back = _to_rows(types), _from_rows(types)
     hide = _make_mask(op.causal, types, types[3:])
@@ -66,7 +65,7 @@ def _attention(op: Attention, types: Types) -> Run:
 @kernel(AttentionGradient)
 @zero_without_elements
 @in_float32
-def attention_gradient(op: AttentionGradient, types: Types) -> Run:
+def attention_gradient(op: AttentionGradient, types: Types) -> KernelRun:
     """Probabilities are recomputed from log_sum_exp; five batched products."""
     (_, s, h, _), (b, _, groups, _), scale = types[0].shape, types[1].shape, op.scale
     rows, back = _to_rows(types), _from_rows(types)

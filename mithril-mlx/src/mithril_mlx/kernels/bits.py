@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mlx.core as mx
-from mithril.types import TensorType
+from mithril.spi import TensorType
 
 
 def mask(condition: mx.array, bits: mx.Dtype) -> mx.array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mlx.core as mx
-from mithril.ops.control import After
+from mithril.spi.ops import After
 
 from mithril_mlx.kernels.table import same
 

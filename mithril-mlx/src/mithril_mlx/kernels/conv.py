@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
-from mithril import ops
-from mithril.engine.kernels.registry import Kernel, Run, Types
+from mithril.spi import Kernel, KernelRun, Types, ops
 
 from mithril_mlx.kernels import pool
 from mithril_mlx.kernels.convolution import geometry
@@ -21,18 +20,18 @@ from mithril_mlx.kernels.table import kernel
 from mithril_mlx.layout import OfImages, channels_second
 
 
-def _forward(op: ops.Convolution, types: Types) -> Run:
+def _forward(op: ops.Convolution, types: Types) -> KernelRun:
     x, w = types
     (y,) = op.infer(types)
     return geometry(op, (x.shape[2:], w.shape[2:], y.shape[2:]), x.dtype).forward()
 
 
-def _input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> Run:
+def _input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> KernelRun:
     dy, w = types
     return geometry(op, (op.size, w.shape[2:], dy.shape[2:]), dy.dtype).input_gradient()
 
 
-def _weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> Run:
+def _weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> KernelRun:
     x, dy = types
     return geometry(op, (x.shape[2:], op.size, dy.shape[2:]), x.dtype).weight_gradient()
 
@@ -53,14 +52,14 @@ _POOLS: dict[type[Any], Kernel] = {
 @kernel(*_CONVOLUTIONS)
 @zero_without_elements
 @in_float32
-def convolution(op: Any, types: Types) -> Run:
+def convolution(op: Any, types: Types) -> KernelRun:
     """[batch, channels, *spatial] with [out, channels / groups, *window], or their gradients."""
     run = _CONVOLUTIONS[type(op)](op, types)
     return lambda a, b: mx.moveaxis(run(mx.moveaxis(a, 1, -1), mx.moveaxis(b, 1, -1)), -1, 1)
 
 
 @in_float32
-def of_images(op: OfImages, types: Types) -> Run:
+def of_images(op: OfImages, types: Types) -> KernelRun:
     """The kernel of an op whose operands have their channels last."""
     factory = {**_CONVOLUTIONS, **_POOLS}[type(op.of)]
     return factory(op.of, [t.with_shape(channels_second(t.shape)) for t in types])

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import mlx.core as mx
-from mithril.ops.conv import Convolving, Padding
-from mithril.types import DType, Shape
+from mithril.spi import DType, Shape
+from mithril.spi.ops import Convolving, Padding
 
 from mithril_mlx.kernels.precision import on_gpu
 from mithril_mlx.kernels.taps import shift

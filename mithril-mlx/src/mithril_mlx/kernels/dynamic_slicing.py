@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import dynamic_slicing as ops
-from mithril.types import Shape, TensorType
+from mithril.spi import KernelRun, Shape, TensorType, Types, ops
 
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.shape import fill
@@ -18,7 +16,7 @@ from mithril_mlx.kernels.table import kernel
 
 
 @kernel(ops.DynamicSlice)
-def dynamic_slice(op: ops.DynamicSlice, types: Types) -> Run:
+def dynamic_slice(op: ops.DynamicSlice, types: Types) -> KernelRun:
     """A part from positions that are moved in."""
     (result,) = op.infer(types)
     if not op.axes:
@@ -30,7 +28,7 @@ def dynamic_slice(op: ops.DynamicSlice, types: Types) -> Run:
 
 
 @kernel(ops.DynamicUpdateSlice)
-def dynamic_update_slice(op: ops.DynamicUpdateSlice, types: Types) -> Run:
+def dynamic_update_slice(op: ops.DynamicUpdateSlice, types: Types) -> KernelRun:
     """A part put in at positions that are moved in."""
     if not op.axes:
         return lambda x, update: update
@@ -40,7 +38,7 @@ def dynamic_update_slice(op: ops.DynamicUpdateSlice, types: Types) -> Run:
     return lambda x, update, *starts: mx.slice_update(x, update, place(starts), axes)
 
 
-def _places(axes: tuple[int, ...], whole: TensorType, part: Shape, starts: Types) -> Run:
+def _places(axes: tuple[int, ...], whole: TensorType, part: Shape, starts: Types) -> KernelRun:
     """Return the function from starts to an array of int32, each moved in."""
     bounds = [
         (number(0, t.dtype), number(min(whole.shape[axis] - part[axis], _most(t)), t.dtype))

@@ -8,10 +8,8 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mithril import ops
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ir import Constant
-from mithril.types import DType, TensorType
+from mithril.spi import DType, KernelRun, TensorType, Types, ops
+from mithril.spi.ops import Constant
 
 from mithril_mlx.kernels import double
 from mithril_mlx.kernels.bits import bits_of, mask
@@ -34,35 +32,35 @@ same({
     ops.StopGradient: lambda x: x,
 })  # fmt: skip
 
-_WAVES: dict[type[Any], tuple[Run, Run]] = {
+_WAVES: dict[type[Any], tuple[KernelRun, KernelRun]] = {
     ops.Sin: (mx.sin, double.sin), ops.Cos: (mx.cos, double.cos),
 }  # fmt: skip
-_GROWTH: dict[type[Any], Callable[[TensorType], Run]] = {
+_GROWTH: dict[type[Any], Callable[[TensorType], KernelRun]] = {
     ops.Exp: exponential, ops.Erf: error_function, ops.Sigmoid: sigmoid,
 }  # fmt: skip
 
 
 @kernel(*_WAVES)
-def wave(op: Any, types: Types) -> Run:
+def wave(op: Any, types: Types) -> KernelRun:
     """A periodic function, exact in float64 too."""
     return _WAVES[type(op)][types[0].dtype == DType.float64]
 
 
 @kernel(*_GROWTH)
-def growth(op: Any, types: Types) -> Run:
+def growth(op: Any, types: Types) -> KernelRun:
     """A function made of exponentials."""
     return _GROWTH[type(op)](types[0])
 
 
 @kernel(ops.Cast)
-def cast(op: ops.Cast, types: Types) -> Run:
+def cast(op: ops.Cast, types: Types) -> KernelRun:
     """x in another dtype."""
     dtype = mlx_dtype(op.dtype)
     return lambda x: x.astype(dtype)
 
 
 @kernel(Constant)
-def constant(op: Constant, types: Types) -> Run:
+def constant(op: Constant, types: Types) -> KernelRun:
     """A scalar array, made once; zeros are all one array, by which kernels know them."""
     is_zero = not any(np.asarray(op.value, op.dtype.numpy).tobytes())  # -0.0 is another number
     value = zero(op.dtype) if is_zero else number(op.value, op.dtype)
@@ -79,14 +77,14 @@ def number(value: object, dtype: DType) -> mx.array:
 
 
 @kernel(ops.Relu)
-def relu(op: ops.Relu, types: Types) -> Run:
+def relu(op: ops.Relu, types: Types) -> KernelRun:
     """max(x, 0)."""
     zero = number(0, types[0].dtype)
     return lambda x: mx.maximum(x, zero)
 
 
 @kernel(ops.Sign)
-def sign(op: ops.Sign, types: Types) -> Run:
+def sign(op: ops.Sign, types: Types) -> KernelRun:
     """-1, 0 or 1; NaN stays, which MLX makes 0."""
     if types[0].dtype.is_integer:
         return mx.sign
@@ -94,18 +92,18 @@ def sign(op: ops.Sign, types: Types) -> Run:
 
 
 @kernel(ops.Floor, ops.Ceil, ops.Round, ops.Trunc)
-def rounding(op: ops.Rounding, types: Types) -> Run:
+def rounding(op: ops.Rounding, types: Types) -> KernelRun:
     """The step function, halves to the even number; whole numbers as they are."""
     if types[0].dtype.is_integer:
         return lambda x: x
-    functions: dict[str, Run] = {
+    functions: dict[str, KernelRun] = {
         "floor": mx.floor, "ceil": mx.ceil, "round": mx.round, "trunc": mx.trunc,
     }  # fmt: skip
     return functions[op.name]
 
 
 @kernel(ops.LeftShift)
-def left_shift(op: ops.LeftShift, types: Types) -> Run:
+def left_shift(op: ops.LeftShift, types: Types) -> KernelRun:
     """The bits moved up; all of them are gone after as many places as there are."""
     dtype = types[0].dtype
     zero, unsigned, bits = number(0, dtype), _to_unsigned(dtype), 8 * dtype.itemsize
@@ -113,7 +111,7 @@ def left_shift(op: ops.LeftShift, types: Types) -> Run:
 
 
 @kernel(ops.RightShift)
-def right_shift(op: ops.RightShift, types: Types) -> Run:
+def right_shift(op: ops.RightShift, types: Types) -> KernelRun:
     """The bits moved down; the processor knows no more places than there are less one."""
     dtype = types[0].dtype
     zero, unsigned, bits = number(0, dtype), _to_unsigned(dtype), 8 * dtype.itemsize
@@ -128,7 +126,7 @@ def _to_unsigned(dtype: DType) -> mx.Dtype:
 
 
 @kernel(ops.Power)
-def power(op: ops.Power, types: Types) -> Run:
+def power(op: ops.Power, types: Types) -> KernelRun:
     """x ** y; a negative power of an integer is 0, unless that is 1 or -1."""
     dtype = types[0].dtype
     if dtype.is_float or dtype.startswith("u"):
@@ -144,7 +142,7 @@ def power(op: ops.Power, types: Types) -> Run:
 
 
 @kernel(ops.FloorDivide)
-def floor_divide(op: ops.FloorDivide, types: Types) -> Run:
+def floor_divide(op: ops.FloorDivide, types: Types) -> KernelRun:
     """The largest whole number not above x / y; 0 where an integer is divided by 0."""
     dtype = types[0].dtype
     if dtype.is_float:
@@ -159,7 +157,7 @@ def floor_divide(op: ops.FloorDivide, types: Types) -> Run:
 
 
 @kernel(ops.Remainder)
-def remainder(op: ops.Remainder, types: Types) -> Run:
+def remainder(op: ops.Remainder, types: Types) -> KernelRun:
     """What floor_divide leaves, of the sign of y; 0 where an integer is divided by 0."""
     dtype = types[0].dtype
     if dtype.is_float:
@@ -168,7 +166,7 @@ def remainder(op: ops.Remainder, types: Types) -> Run:
     return lambda x, y: mx.remainder(x, mx.where(apart(y), one, y))
 
 
-def _apart(dtype: DType) -> Run:
+def _apart(dtype: DType) -> KernelRun:
     """Return the function that finds divisors 0 and -1: by those the processor may refuse."""
     zero = number(0, dtype)
     if dtype.startswith("u"):
@@ -178,7 +176,7 @@ def _apart(dtype: DType) -> Run:
 
 
 @in_float32
-def _floor_divide(op: ops.FloorDivide, types: Types) -> Run:
+def _floor_divide(op: ops.FloorDivide, types: Types) -> KernelRun:
     """Return NumPy's floor_divide of floats: from the remainder, as x / y may round upwards."""
     zero = number(0, types[0].dtype)
 
@@ -198,7 +196,7 @@ SMALL = 4096
 
 
 @kernel(ops.Where)
-def where(op: ops.Where, types: Types) -> Run:
+def where(op: ops.Where, types: Types) -> KernelRun:
     """x where the condition holds, else y.
 
     On a CPU without Apple's libraries MLX branches at every element, which takes 25 times as long

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Kernel, Run, Types
+from mithril.spi import Kernel, KernelRun, Types
 
 from mithril_mlx.tensors import mlx_dtype
 
@@ -16,7 +16,7 @@ def zero_without_elements(factory: Kernel) -> Kernel:
     MLX's sums of such operands may be anything, or never come to an end.
     """
 
-    def make(op: Any, types: Types) -> Run:
+    def make(op: Any, types: Types) -> KernelRun:
         if all(type.size for type in types):
             return factory(op, types)
         results = [(type.shape, mlx_dtype(type.dtype)) for type in op.infer(types)]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 import mlx.core as mx
-from mithril.types import DType, TensorType
+from mithril.spi import DType, TensorType
 
 from mithril_mlx.kernels import double
 from mithril_mlx.kernels.precision import is_vectorized, on_gpu

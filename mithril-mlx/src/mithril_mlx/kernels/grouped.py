@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import grouped
-from mithril.types import DType
+from mithril.spi import DType, KernelRun, Types, ops
 
 from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.precision import in_float32
 from mithril_mlx.kernels.table import kernel
 
 
-@kernel(grouped.GroupedMatmul)
+@kernel(ops.GroupedMatmul)
 @zero_without_elements
 @in_float32
-def grouped_matmul(op: grouped.GroupedMatmul, types: Types) -> Run:
+def grouped_matmul(op: ops.GroupedMatmul, types: Types) -> KernelRun:
     """Each block times the matrix of its id, zeros where there is none."""
     (result,) = op.infer(types)
     (groups, count, rows, features), entries = types[0].shape, types[2].shape[0]
@@ -35,10 +33,10 @@ def grouped_matmul(op: grouped.GroupedMatmul, types: Types) -> Run:
     return run
 
 
-@kernel(grouped.GroupedOuter)
+@kernel(ops.GroupedOuter)
 @zero_without_elements
 @in_float32
-def grouped_outer(op: grouped.GroupedOuter, types: Types) -> Run:
+def grouped_outer(op: ops.GroupedOuter, types: Types) -> KernelRun:
     """One product for each entry, over its rows in one piece."""
     if types[0].dtype == DType.float64:
         return _sum_outer(op, types)
@@ -74,7 +72,7 @@ def _gather(x: Any, stack: Any, ids: Any) -> Any:
     return mx.matmul(x, mx.take(stack, ids, 0))
 
 
-def _sum_outer(op: grouped.GroupedOuter, types: Types) -> Run:
+def _sum_outer(op: ops.GroupedOuter, types: Types) -> KernelRun:
     """Add up the products of all blocks: MLX's product of segments is of float32 alone."""
     (groups, count, rows, first), second = types[0].shape, types[1].shape[3]
 

@@ -12,9 +12,7 @@ import math
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import index
-from mithril.types import Shape, TensorType
+from mithril.spi import KernelRun, Shape, TensorType, Types, ops
 
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.precision import accumulator
@@ -26,8 +24,8 @@ FEW = 1 << 18
 """Up to so many updates MLX adds along a dimension in a third of the time it takes for rows."""
 
 
-@kernel(index.Take)
-def take(op: index.Take, types: Types) -> Run:
+@kernel(ops.Take)
+def take(op: ops.Take, types: Types) -> KernelRun:
     """Rows copied out of the table."""
     table, ids = types[:2]
     (result,) = op.infer(types)
@@ -55,7 +53,7 @@ def take(op: index.Take, types: Types) -> Run:
     return run
 
 
-def _take_part(op: index.Take, types: Types) -> Run:
+def _take_part(op: ops.Take, types: Types) -> KernelRun:
     """Return the function for a part of the rows: zeros for the others."""
     table, ids = types[:2]
     (result,) = op.infer(types)
@@ -72,7 +70,7 @@ def _take_part(op: index.Take, types: Types) -> Run:
     return run
 
 
-def _beside(ids: TensorType, result: TensorType) -> Run:
+def _beside(ids: TensorType, result: TensorType) -> KernelRun:
     """Return the function that gives what belongs to ids a dimension for each of the result."""
     behind = result.rank - ids.rank
     if not behind:
@@ -81,8 +79,8 @@ def _beside(ids: TensorType, result: TensorType) -> Run:
     return lambda x: mx.reshape(x, shape)
 
 
-@kernel(index.ScatterAdd)
-def scatter_add(op: index.ScatterAdd, types: Types) -> Run:
+@kernel(ops.ScatterAdd)
+def scatter_add(op: ops.ScatterAdd, types: Types) -> KernelRun:
     """Sums of the updates that go to the same row; what goes nowhere meets in a row of its own."""
     ids, updates = types[:2]
     (result,) = op.infer(types)
@@ -112,7 +110,7 @@ def scatter_add(op: index.ScatterAdd, types: Types) -> Run:
     return run
 
 
-def add_along(axis: int, shape: Shape, dtype: mx.Dtype) -> Run:
+def add_along(axis: int, shape: Shape, dtype: mx.Dtype) -> KernelRun:
     """Return the function that adds updates to zeros of a shape, at indices along a dimension.
 
     MLX offers it only as the gradient of `take_along_axis`.
@@ -126,8 +124,8 @@ def add_along(axis: int, shape: Shape, dtype: mx.Dtype) -> Run:
     return run
 
 
-@kernel(index.OneHot)
-def one_hot(op: index.OneHot, types: Types) -> Run:
+@kernel(ops.OneHot)
+def one_hot(op: ops.OneHot, types: Types) -> KernelRun:
     """1 at the place an id names."""
     counted, dtype, shape = to_unsigned(types[0]), mlx_dtype(op.dtype), (*types[0].shape, 1)
     places = mx.arange(op.classes, dtype=counted)
@@ -140,8 +138,8 @@ def one_hot(op: index.OneHot, types: Types) -> Run:
     return run
 
 
-@kernel(index.Iota)
-def iota(op: index.Iota, types: Types) -> Run:
+@kernel(ops.Iota)
+def iota(op: ops.Iota, types: Types) -> KernelRun:
     """Numbers that count along a dimension, made once."""
     size, dtype = op.shape[op.axis], mlx_dtype(op.dtype)
     line = (size,) + (1,) * (len(op.shape) - op.axis - 1)

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops.linalg import Einsum
-from mithril.types import Shape
+from mithril.spi import KernelRun, Shape, Types
+from mithril.spi.ops import Einsum
 
 from mithril_mlx.kernels.precision import in_float32, on_gpu
 from mithril_mlx.kernels.reduce import add_up
@@ -24,7 +23,7 @@ Sizes = dict[str, int]
 
 
 @kernel(Einsum)
-def einsum(op: Einsum, types: Types) -> Run:
+def einsum(op: Einsum, types: Types) -> KernelRun:
     """The product of two operands."""
     left, right, result = op.terms
     sizes = dict(zip(left + right, types[0].shape + types[1].shape, strict=True))
@@ -38,7 +37,7 @@ def einsum(op: Einsum, types: Types) -> Run:
     return _product(op, types) if on_gpu() else in_float32(_product)(op, types)
 
 
-def _inner(op: Einsum, types: Types) -> Run:
+def _inner(op: Einsum, types: Types) -> KernelRun:
     """Return the function that multiplies element by element, and adds up along some dimensions."""
     left, right, result = op.terms
     summed = [c for c in left if c not in result]
@@ -52,7 +51,7 @@ def _inner(op: Einsum, types: Types) -> Run:
     return lambda a, b: add(mx.multiply(x(a), y(b)))
 
 
-def _spread(term: str, wanted: str, sizes: Sizes) -> Run:
+def _spread(term: str, wanted: str, sizes: Sizes) -> KernelRun:
     """Return the function that gives an operand a dimension for each letter, maybe of size 1."""
     order = _permute([term.index(c) for c in wanted if c in term])
     if len(term) == len(wanted):
@@ -61,7 +60,7 @@ def _spread(term: str, wanted: str, sizes: Sizes) -> Run:
     return lambda x: mx.reshape(order(x), shape)
 
 
-def _product(op: Einsum, types: Types) -> Run:
+def _product(op: Einsum, types: Types) -> KernelRun:
     """Return the function that multiplies [batch, rows, contracted] and [batch, contracted, …]."""
     left, right, result = op.terms
     sizes = dict(zip(left + right, types[0].shape + types[1].shape, strict=True))
@@ -99,7 +98,7 @@ def _letters(left: str, right: str, result: str) -> tuple[str, str, str, str]:
     return batch, rows, contracted, columns
 
 
-def _compose(first: Run | None, second: Run | None, swapped: bool) -> Run:
+def _compose(first: KernelRun | None, second: KernelRun | None, swapped: bool) -> KernelRun:
     """Return the product of two operands, each as it is or arranged, in few calls."""
     if swapped:
         unswapped = _compose(first, second, False)
@@ -121,7 +120,7 @@ class _Layout:
     after: Shape | None
 
 
-def _arrange(term: str, groups: Sequence[str], sizes: Sizes) -> Run | None:
+def _arrange(term: str, groups: Sequence[str], sizes: Sizes) -> KernelRun | None:
     """Return the function that gives an operand a dimension for each group; None if it has them."""
     layout = _layout(term, groups, sizes)
     before, order, after = layout.before, layout.order, layout.after
@@ -158,7 +157,7 @@ def _merge(groups: Sequence[str], sizes: Sizes) -> Shape:
     return tuple(math.prod(sizes[c] for c in group) for group in groups)
 
 
-def _permute(order: Sequence[int]) -> Run:
+def _permute(order: Sequence[int]) -> KernelRun:
     """Return the function that puts dimensions in an order."""
     axes = tuple(order)
     if axes == tuple(range(len(axes))):

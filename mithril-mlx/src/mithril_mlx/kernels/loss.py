@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 
 import mlx.core as mx
-from mithril import ops
-from mithril.engine.kernels.registry import Run, Types
+from mithril.spi import KernelRun, Types, ops
 
 from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.exponential import Change, exponential, log_sum_exp
@@ -22,7 +21,7 @@ from mithril_mlx.tensors import mlx_dtype
 @kernel(ops.CrossEntropy)
 @zero_without_elements
 @in_float32
-def cross_entropy(op: ops.CrossEntropy, types: Types) -> Run:
+def cross_entropy(op: ops.CrossEntropy, types: Types) -> KernelRun:
     """log sum exp minus the logit of the target."""
     reduce, (counted, count) = log_sum_exp(-1, types[0]), _counting(types)
     last, nan = mx.array(types[0].shape[-1] - 1, counted), mx.array(math.nan, _dtype(types))
@@ -40,7 +39,7 @@ def cross_entropy(op: ops.CrossEntropy, types: Types) -> Run:
 @kernel(ops.CrossEntropyGradient)
 @zero_without_elements
 @in_float32
-def cross_entropy_gradient(op: ops.CrossEntropyGradient, types: Types) -> Run:
+def cross_entropy_gradient(op: ops.CrossEntropyGradient, types: Types) -> KernelRun:
     """(softmax - one hot) times the cotangent."""
     exp, (counted, count) = exponential(types[0]), _counting(types)
     every, dtype = mx.arange(types[0].shape[-1], dtype=counted), _dtype(types)

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.matrix import fix_column_signs, fix_qr_signs, symmetric
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import matrix as ops
+from mithril.spi import KernelRun, Types, fix_column_signs, fix_qr_signs, ops, symmetric
 
 from mithril_mlx.kernels.precision import in_float32
 from mithril_mlx.kernels.shape import fill
@@ -106,7 +104,7 @@ _FUNCTIONS: dict[type[Any], Callable[..., Any]] = {
 
 @kernel(*_FUNCTIONS)
 @in_float32
-def matrix(op: Any, types: Types) -> Run:
+def matrix(op: Any, types: Types) -> KernelRun:
     """MLX's own, with fixed signs."""
     made = op.infer(types)
     function = _FUNCTIONS[type(op)]

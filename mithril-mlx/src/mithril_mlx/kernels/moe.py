@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import moe
-from mithril.types import TensorType
+from mithril.spi import KernelRun, TensorType, Types, ops
 
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.index import to_unsigned
@@ -17,8 +15,8 @@ from mithril_mlx.kernels.table import kernel
 from mithril_mlx.tensors import mlx_dtype
 
 
-@kernel(moe.MoeDispatch)
-def moe_dispatch(op: moe.MoeDispatch, types: Types) -> Run:
+@kernel(ops.MoeDispatch)
+def moe_dispatch(op: ops.MoeDispatch, types: Types) -> KernelRun:
     """Rows copied, group by group."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:
@@ -27,8 +25,8 @@ def moe_dispatch(op: moe.MoeDispatch, types: Types) -> Run:
     return lambda x, ids, back: rows_of(x, ids)
 
 
-@kernel(moe.MoeCombine)
-def moe_combine(op: moe.MoeCombine, types: Types) -> Run:
+@kernel(ops.MoeCombine)
+def moe_combine(op: ops.MoeCombine, types: Types) -> KernelRun:
     """Rows of each round added up; of 16-bit floats in float32."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:
@@ -48,7 +46,7 @@ def moe_combine(op: moe.MoeCombine, types: Types) -> Run:
     return run
 
 
-def _rows(x: TensorType, ids: TensorType) -> Run:
+def _rows(x: TensorType, ids: TensorType) -> KernelRun:
     groups, rows, features = x.shape
     counted, zero = to_unsigned(ids), number(0, x.dtype)
     start = (mx.arange(groups) * rows).reshape(groups, 1).astype(counted)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 
 import mlx.core as mx
-from mithril import ops
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops.nn import SQRT_HALF, TANH_CUBE, TANH_SCALE
+from mithril.spi import KernelRun, Types, ops
+from mithril.spi.ops import SQRT_HALF, TANH_CUBE, TANH_SCALE
 
 from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.exponential import error_function, exponential, softmax_along
@@ -27,7 +26,7 @@ LINEAR, CUBIC = -2.0 * TANH_SCALE, -2.0 * TANH_SCALE * TANH_CUBE
 @kernel(ops.Softmax)
 @zero_without_elements
 @in_float32
-def softmax(op: ops.Softmax, types: Types) -> Run:
+def softmax(op: ops.Softmax, types: Types) -> KernelRun:
     """exp(x) over its sum."""
     return softmax_along(op.axis, types[0])
 
@@ -35,7 +34,7 @@ def softmax(op: ops.Softmax, types: Types) -> Run:
 @kernel(ops.SoftmaxGradient)
 @zero_without_elements
 @in_float32
-def softmax_gradient(op: ops.SoftmaxGradient, types: Types) -> Run:
+def softmax_gradient(op: ops.SoftmaxGradient, types: Types) -> KernelRun:
     """y (g - sum(y g))."""
     axis = op.axis
     return lambda y, g: y * (g - mx.sum(y * g, axis=axis, keepdims=True))
@@ -44,7 +43,7 @@ def softmax_gradient(op: ops.SoftmaxGradient, types: Types) -> Run:
 @kernel(ops.LogSoftmax)
 @zero_without_elements
 @in_float32
-def log_softmax(op: ops.LogSoftmax, types: Types) -> Run:
+def log_softmax(op: ops.LogSoftmax, types: Types) -> KernelRun:
     """Shifted by the maximum first, so that large numbers keep their digits."""
     axis, exp = op.axis, exponential(types[0])
 
@@ -57,7 +56,7 @@ def log_softmax(op: ops.LogSoftmax, types: Types) -> Run:
 
 @kernel(ops.Gelu)
 @in_float32
-def gelu(op: ops.Gelu, types: Types) -> Run:
+def gelu(op: ops.Gelu, types: Types) -> KernelRun:
     """The exact form, or that with tanh: (1 + tanh u) / 2 is 1 / (1 + exp(-2 u))."""
     exp, erf = exponential(types[0]), error_function(types[0])
     if op.approximate:
@@ -67,7 +66,7 @@ def gelu(op: ops.Gelu, types: Types) -> Run:
 
 @kernel(ops.GeluGradient)
 @in_float32
-def gelu_gradient(op: ops.GeluGradient, types: Types) -> Run:
+def gelu_gradient(op: ops.GeluGradient, types: Types) -> KernelRun:
     """The derivative of gelu times the cotangent."""
     exp, erf = exponential(types[0]), error_function(types[0])
 
@@ -86,7 +85,7 @@ def gelu_gradient(op: ops.GeluGradient, types: Types) -> Run:
 
 @kernel(ops.Silu)
 @in_float32
-def silu(op: ops.Silu, types: Types) -> Run:
+def silu(op: ops.Silu, types: Types) -> KernelRun:
     """x / (1 + exp(-x))."""
     exp = exponential(types[0])
 
@@ -99,7 +98,7 @@ def silu(op: ops.Silu, types: Types) -> Run:
 
 @kernel(ops.SiluGradient)
 @in_float32
-def silu_gradient(op: ops.SiluGradient, types: Types) -> Run:
+def silu_gradient(op: ops.SiluGradient, types: Types) -> KernelRun:
     """With the gate s = 1 / (1 + exp(-x)): s (1 + x (1 - s)) times the cotangent."""
     exp = exponential(types[0])
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import mlx.core as mx
-from mithril import ops
-from mithril.engine.kernels.registry import Run, Types
+from mithril.spi import KernelRun, Types, ops
 
 from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.precision import in_float32, on_gpu
@@ -22,7 +21,7 @@ Sum = Callable[[mx.array], mx.array]
 @kernel(ops.LayerNorm)
 @zero_without_elements
 @in_float32
-def layer_norm(op: ops.LayerNorm, types: Types) -> Run:
+def layer_norm(op: ops.LayerNorm, types: Types) -> KernelRun:
     """Two passes: mean, then variance of what is centred."""
     epsilon, share, is_fast = op.epsilon, _share(types), on_gpu()
 
@@ -39,7 +38,7 @@ def layer_norm(op: ops.LayerNorm, types: Types) -> Run:
 @kernel(ops.LayerNormGradient)
 @zero_without_elements
 @in_float32
-def layer_norm_gradient(op: ops.LayerNormGradient, types: Types) -> Run:
+def layer_norm_gradient(op: ops.LayerNormGradient, types: Types) -> KernelRun:
     """The closed form: half the passes of the gradient of `mx.fast.layer_norm` on CPU."""
     share, over_rows = _share(types), _over_rows(types)
 
@@ -59,7 +58,7 @@ def layer_norm_gradient(op: ops.LayerNormGradient, types: Types) -> Run:
 @kernel(ops.RmsNorm)
 @zero_without_elements
 @in_float32
-def rms_norm(op: ops.RmsNorm, types: Types) -> Run:
+def rms_norm(op: ops.RmsNorm, types: Types) -> KernelRun:
     """x over the root of its mean square."""
     epsilon, share, is_fast = op.epsilon, _share(types), on_gpu()
 
@@ -74,7 +73,7 @@ def rms_norm(op: ops.RmsNorm, types: Types) -> Run:
 @kernel(ops.RmsNormGradient)
 @zero_without_elements
 @in_float32
-def rms_norm_gradient(op: ops.RmsNormGradient, types: Types) -> Run:
+def rms_norm_gradient(op: ops.RmsNormGradient, types: Types) -> KernelRun:
     """The closed form."""
     share, over_rows = _share(types), _over_rows(types)
 

@@ -6,9 +6,7 @@ import math
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import order
-from mithril.types import TensorType
+from mithril.spi import KernelRun, TensorType, Types, ops
 
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.index import add_along, to_unsigned
@@ -18,8 +16,8 @@ from mithril_mlx.kernels.table import kernel
 from mithril_mlx.tensors import mlx_dtype
 
 
-@kernel(order.Sort)
-def sort(op: order.Sort, types: Types) -> Run:
+@kernel(ops.Sort)
+def sort(op: ops.Sort, types: Types) -> KernelRun:
     """Sorted rows, NaN last."""
     axis = op.axis
     if not op.descending:
@@ -28,8 +26,8 @@ def sort(op: order.Sort, types: Types) -> Run:
     return lambda x: turned(mx.sort(turned(x), axis))
 
 
-@kernel(order.Argsort)
-def argsort(op: order.Argsort, types: Types) -> Run:
+@kernel(ops.Argsort)
+def argsort(op: ops.Argsort, types: Types) -> KernelRun:
     """Positions by a stable sort."""
     axis = op.axis
     if not op.descending:
@@ -38,8 +36,8 @@ def argsort(op: order.Argsort, types: Types) -> Run:
     return lambda x: mx.argsort(turned(x), axis).astype(mx.int32)
 
 
-@kernel(order.TopK)
-def top_k(op: order.TopK, types: Types) -> Run:
+@kernel(ops.TopK)
+def top_k(op: ops.TopK, types: Types) -> KernelRun:
     """The first k of a stable descending sort."""
     axis, turned = op.axis, _negate(types[0])
     first = (*(slice(None),) * axis, slice(op.k))
@@ -51,15 +49,15 @@ def top_k(op: order.TopK, types: Types) -> Run:
     return run
 
 
-def _negate(type: TensorType) -> Run:
+def _negate(type: TensorType) -> KernelRun:
     """Return the function that turns the order around, NaN excepted, and is its own inverse."""
     if type.dtype.is_float:
         return mx.negative
     return mx.bitwise_invert if type.dtype.is_integer else mx.logical_not
 
 
-@kernel(order.TakeAlong)
-def take_along(op: order.TakeAlong, types: Types) -> Run:
+@kernel(ops.TakeAlong)
+def take_along(op: ops.TakeAlong, types: Types) -> KernelRun:
     """Elements by position, row by row."""
     x, indices = types
     axis, size, counted = op.axis, x.shape[op.axis], to_unsigned(indices)
@@ -75,8 +73,8 @@ def take_along(op: order.TakeAlong, types: Types) -> Run:
     return run
 
 
-@kernel(order.ScatterAlong)
-def scatter_along(op: order.ScatterAlong, types: Types) -> Run:
+@kernel(ops.ScatterAlong)
+def scatter_along(op: ops.ScatterAlong, types: Types) -> KernelRun:
     """Sums of the updates that go to one place."""
     (result,) = op.infer(types)
     dtype, accumulate, counted = (

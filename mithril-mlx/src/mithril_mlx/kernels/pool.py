@@ -8,10 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mithril import ops
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import pool
-from mithril.types import DType, TensorType
+from mithril.spi import DType, KernelRun, TensorType, Types, ops
 
 from mithril_mlx.kernels.bits import bits_of, mask
 from mithril_mlx.kernels.elementwise import number
@@ -24,12 +21,12 @@ from mithril_mlx.tensors import to_mlx
 
 @kernel(ops.MaxPool)
 @zero_without_elements
-def max_pool(op: pool.MaxPool, types: Types) -> Run:
+def max_pool(op: ops.MaxPool, types: Types) -> KernelRun:
     """The largest element of each window."""
     return max_pool_from(2, op, types)
 
 
-def max_pool_from(start: int, op: pool.MaxPool, types: Types) -> Run:
+def max_pool_from(start: int, op: ops.MaxPool, types: Types) -> KernelRun:
     """The same for operands whose spatial dimensions start at `start`."""
     windows, lowest = _windows(op, types[0], op.infer(types)[0], start), _lowest(types[0].dtype)
 
@@ -43,12 +40,12 @@ def max_pool_from(start: int, op: pool.MaxPool, types: Types) -> Run:
 
 @kernel(ops.MaxPoolGradient)
 @zero_without_elements
-def max_pool_gradient(op: pool.MaxPoolGradient, types: Types) -> Run:
+def max_pool_gradient(op: ops.MaxPoolGradient, types: Types) -> KernelRun:
     """Each gradient handed to the first element that equals the maximum."""
     return max_pool_gradient_from(2, op, types)
 
 
-def max_pool_gradient_from(start: int, op: pool.MaxPoolGradient, types: Types) -> Run:
+def max_pool_gradient_from(start: int, op: ops.MaxPoolGradient, types: Types) -> KernelRun:
     """The same for operands whose spatial dimensions start at `start`.
 
     The last dimension is pooled first: the first row that has the maximum gets the gradient, and
@@ -85,12 +82,12 @@ def _to_first(
 @kernel(ops.AvgPool)
 @zero_without_elements
 @in_float32
-def avg_pool(op: pool.AvgPool, types: Types) -> Run:
+def avg_pool(op: ops.AvgPool, types: Types) -> KernelRun:
     """The sum over each window times one over how many elements it has."""
     return avg_pool_from(2, op, types)
 
 
-def avg_pool_from(start: int, op: pool.AvgPool, types: Types) -> Run:
+def avg_pool_from(start: int, op: ops.AvgPool, types: Types) -> KernelRun:
     """The same for operands whose spatial dimensions start at `start`."""
     (x,), (y,) = types, op.infer(types)
     windows, share, zero = _windows(op, x, y, start), _shares(op, x, y, start), number(0, x.dtype)
@@ -106,12 +103,12 @@ def avg_pool_from(start: int, op: pool.AvgPool, types: Types) -> Run:
 @kernel(ops.AvgPoolGradient)
 @zero_without_elements
 @in_float32
-def avg_pool_gradient(op: pool.AvgPoolGradient, types: Types) -> Run:
+def avg_pool_gradient(op: ops.AvgPoolGradient, types: Types) -> KernelRun:
     """Each element of a window gets its share of the gradient."""
     return avg_pool_gradient_from(2, op, types)
 
 
-def avg_pool_gradient_from(start: int, op: pool.AvgPoolGradient, types: Types) -> Run:
+def avg_pool_gradient_from(start: int, op: ops.AvgPoolGradient, types: Types) -> KernelRun:
     """The same for operands whose spatial dimensions start at `start`."""
     (x,), (y,) = op.infer(types), types
     windows, share = _windows(op, x, y, start), _shares(op, x, y, start)
@@ -125,7 +122,7 @@ def avg_pool_gradient_from(start: int, op: pool.AvgPoolGradient, types: Types) -
     return run
 
 
-def _windows(op: pool.Pooling, x: TensorType, y: TensorType, start: int) -> list[Window]:
+def _windows(op: ops.Pooling, x: TensorType, y: TensorType, start: int) -> list[Window]:
     """Return the windows of an op along spatial dimensions, the last one first."""
     along = zip(x.shape[2:], y.shape[2:], op.window, op.stride, op.padding, strict=True)
     windows = [
@@ -135,9 +132,9 @@ def _windows(op: pool.Pooling, x: TensorType, y: TensorType, start: int) -> list
     return windows[::-1]
 
 
-def _shares(op: pool.MeanPooling, x: TensorType, y: TensorType, start: int) -> Any:
+def _shares(op: ops.MeanPooling, x: TensorType, y: TensorType, start: int) -> Any:
     """Return one over the number of elements of each window: one number if all have as many."""
-    counts = reduce(np.multiply.outer, map(np.asarray, pool.window_sizes(op, x, y)))
+    counts = reduce(np.multiply.outer, map(np.asarray, ops.window_sizes(op, x, y)))
     if counts.min() == counts.max():
         return 1.0 / float(counts.flat[0])
     shape = (*counts.shape, *(1,) * (2 - start))

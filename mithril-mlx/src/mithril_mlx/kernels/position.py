@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops.position import Rope
-from mithril.ops.rope_scaling import speeds
+from mithril.spi import KernelRun, Types
+from mithril.spi.ops import Rope, rope_speeds
 
 from mithril_mlx.kernels import double
 from mithril_mlx.kernels.precision import in_float32, on_gpu
@@ -24,11 +23,11 @@ Rotation = Callable[[mx.array, mx.array, mx.array], mx.array]
 
 @kernel(Rope)
 @in_float32
-def rope(op: Rope, types: Types) -> Run:
+def rope(op: Rope, types: Types) -> KernelRun:
     """The table of angles, once if no operand changes it; then two products an element."""
     _, s, _, d = types[0].shape
     wide, exact = types[0].dtype.numpy, np.dtype(np.float32 if on_gpu() else np.float64)
-    speed = np.asarray(speeds(op.base, op.scaling, d), np.float64)
+    speed = np.asarray(rope_speeds(op.base, op.scaling, d), np.float64)
     rotate = _rotate_interleaved(types) if op.interleaved else _halves(types)
     sign = -1.0 if op.inverse else 1.0
     if len(types) == 1:

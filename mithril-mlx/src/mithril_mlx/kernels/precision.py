@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Kernel, Run, Types
-from mithril.types import DType, TensorType
+from mithril.spi import DType, Kernel, KernelRun, TensorType, Types
 
 from mithril_mlx.tensors import mlx_dtype
 
@@ -26,7 +25,7 @@ def is_vectorized() -> bool:
 def in_float32(factory: Kernel) -> Kernel:
     """Return the factory of a kernel that is given float32 for 16-bit floats, and rounded."""
 
-    def make(op: Any, types: Types) -> Run:
+    def make(op: Any, types: Types) -> KernelRun:
         narrow = [is_narrow(type) for type in types]
         if not any(narrow):
             return factory(op, types)

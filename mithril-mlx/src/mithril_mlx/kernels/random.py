@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.random import MASK, PARITY, ROTATIONS
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops.random import RandomBits
+from mithril.spi import THREEFRY_PARITY, THREEFRY_ROTATIONS, UINT32_MASK, KernelRun, Types
+from mithril.spi.ops import RandomBits
 
 from mithril_mlx.kernels.precision import on_gpu
 from mithril_mlx.kernels.table import kernel
@@ -18,9 +17,9 @@ BLOCK = 1 << 17
 
 
 @kernel(RandomBits)
-def random_bits(op: RandomBits, types: Types) -> Run:
+def random_bits(op: RandomBits, types: Types) -> KernelRun:
     """Encrypt each element's global index under (seed, salt)."""
-    salt, shift, shape = _word(op.salt & MASK), 32 - op.width, op.shape
+    salt, shift, shape = _word(op.salt & UINT32_MASK), 32 - op.width, op.shape
     index, encrypt = _part(op) if len(types) > 1 else _whole(op), _encrypt(op)
 
     def run(seed: Any, *offsets: Any) -> Any:
@@ -30,7 +29,7 @@ def random_bits(op: RandomBits, types: Types) -> Run:
     return run
 
 
-def _encrypt(op: RandomBits) -> Run:
+def _encrypt(op: RandomBits) -> KernelRun:
     """Return Threefry, on CPU for blocks of elements: a hundred steps over what is in the cache."""
     count = math.prod(op.shape)
     if on_gpu() or count < 2 * BLOCK:
@@ -45,19 +44,19 @@ def _encrypt(op: RandomBits) -> Run:
     return run
 
 
-def _whole(op: RandomBits) -> Run:
+def _whole(op: RandomBits) -> KernelRun:
     """Return the function that gives both words of the index of every element of a whole tensor."""
     count = math.prod(op.shape)
-    if count > MASK:
+    if count > UINT32_MASK:
         return lambda: _words(mx.arange(count, dtype=mx.uint64))
     zero = _word(0)
     return lambda: (zero, mx.arange(count, dtype=mx.uint32))
 
 
-def _part(op: RandomBits) -> Run:
+def _part(op: RandomBits) -> KernelRun:
     """Return the function that gives the words for a part, from where it starts."""
     rank, count = len(op.shape), math.prod(op.global_shape)
-    dtype = mx.uint32 if count <= MASK else mx.uint64
+    dtype = mx.uint32 if count <= UINT32_MASK else mx.uint64
     lines = [
         mx.arange(size, dtype=dtype).reshape((size,) + (1,) * (rank - at - 1))
         for at, size in enumerate(op.shape)
@@ -80,10 +79,10 @@ def _words(index: Any) -> Any:
 
 def _threefry(key0: Any, key1: Any, x0: Any, x1: Any) -> Any:
     """Return the first word of Threefry-2x32-20."""
-    keys = (key0, key1, _word(PARITY) ^ key0 ^ key1)
+    keys = (key0, key1, _word(THREEFRY_PARITY) ^ key0 ^ key1)
     x0, x1 = x0 + key0, x1 + key1
     for group in range(5):
-        for rotation in ROTATIONS[group % 2]:
+        for rotation in THREEFRY_ROTATIONS[group % 2]:
             x0 = x0 + x1
             x1 = ((x1 << rotation) | (x1 >> (32 - rotation))) ^ x0
         x0 = x0 + keys[(group + 1) % 3]

@@ -6,17 +6,14 @@ import math
 from typing import Any
 
 import mlx.core as mx
-from mithril import ops
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops import reduce
-from mithril.types import Shape
+from mithril.spi import KernelRun, Shape, Types, ops
 
 from mithril_mlx.kernels.precision import accumulator
 from mithril_mlx.kernels.shape import fill
 from mithril_mlx.kernels.table import kernel
 from mithril_mlx.tensors import mlx_dtype
 
-_REDUCE: dict[type[Any], Run] = {
+_REDUCE: dict[type[Any], KernelRun] = {
     ops.Max: mx.max, ops.Min: mx.min, ops.AnyTrue: mx.any, ops.AllTrue: mx.all,
 }  # fmt: skip
 _OF_NOTHING: dict[type[Any], int] = {ops.AllTrue: 1, ops.Prod: 1}
@@ -27,7 +24,7 @@ MANY = 1 << 14
 
 
 @kernel(*_REDUCE)
-def reduction(op: reduce.Reduction, types: Types) -> Run:
+def reduction(op: ops.Reduction, types: Types) -> KernelRun:
     """One of the reductions over some dimensions."""
     if not types[0].size:
         return _reduce_nothing(op, types)
@@ -36,7 +33,7 @@ def reduction(op: reduce.Reduction, types: Types) -> Run:
 
 
 @kernel(ops.Sum)
-def sum_(op: ops.Sum, types: Types) -> Run:
+def sum_(op: ops.Sum, types: Types) -> KernelRun:
     """A sum; in two steps where it has many terms."""
     (result,) = op.infer(types)
     axes, keepdims = op.axes, op.keepdims
@@ -45,7 +42,7 @@ def sum_(op: ops.Sum, types: Types) -> Run:
     return _accumulate(op, types, lambda x: mx.sum(x, axes, keepdims))
 
 
-def add_up(sizes: Shape, axes: tuple[int, ...], shape: Shape) -> Run:
+def add_up(sizes: Shape, axes: tuple[int, ...], shape: Shape) -> KernelRun:
     """Return the function that adds up floats along some dimensions.
 
     Args:
@@ -61,14 +58,14 @@ def add_up(sizes: Shape, axes: tuple[int, ...], shape: Shape) -> Run:
 
 
 @kernel(ops.Prod)
-def prod(op: ops.Prod, types: Types) -> Run:
+def prod(op: ops.Prod, types: Types) -> KernelRun:
     """A product."""
     axes, keepdims = op.axes, op.keepdims
     return _accumulate(op, types, lambda x: mx.prod(x, axes, keepdims))
 
 
 @kernel(ops.Cumsum, ops.Cumprod)
-def cumulative(op: ops.Cumsum | ops.Cumprod, types: Types) -> Run:
+def cumulative(op: ops.Cumsum | ops.Cumprod, types: Types) -> KernelRun:
     """A running sum or product."""
     axis, is_reverse = op.axis, op.reverse
     function = mx.cumsum if isinstance(op, ops.Cumsum) else mx.cumprod
@@ -76,7 +73,7 @@ def cumulative(op: ops.Cumsum | ops.Cumprod, types: Types) -> Run:
 
 
 @kernel(ops.Argmax, ops.Argmin)
-def arg_extremum(op: reduce.ArgExtremum, types: Types) -> Run:
+def arg_extremum(op: ops.ArgExtremum, types: Types) -> KernelRun:
     """The index of the first extreme element."""
     if not types[0].size:
         return _reduce_nothing(op, types)
@@ -84,7 +81,7 @@ def arg_extremum(op: reduce.ArgExtremum, types: Types) -> Run:
     return lambda x: find(x, axis).astype(mx.int32)
 
 
-def _accumulate(op: Any, types: Types, run: Run) -> Run:
+def _accumulate(op: Any, types: Types, run: KernelRun) -> KernelRun:
     """Return a function that runs in the dtype to accumulate in."""
     (result,) = op.infer(types)
     if not types[0].size:
@@ -101,7 +98,7 @@ def _accumulate(op: Any, types: Types, run: Run) -> Run:
     return lambda x: run(x.astype(accumulate)).astype(made)
 
 
-def _reduce_nothing(op: Any, types: Types) -> Run:
+def _reduce_nothing(op: Any, types: Types) -> KernelRun:
     """Return the function for an operand without elements."""
     (result,) = op.infer(types)
     return fill(_OF_NOTHING.get(type(op), 0), result)

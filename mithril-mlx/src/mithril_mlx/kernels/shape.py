@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-from mithril import ops
-from mithril.engine.kernels.registry import Run, Types
-from mithril.types import TensorType
+from mithril.spi import KernelRun, TensorType, Types, ops
 
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.table import kernel
 
 
-def fill(value: object, type: TensorType) -> Run:
+def fill(value: object, type: TensorType) -> KernelRun:
     """Return the function that makes an array of one number, whatever the operands.
 
     Kernels take it where operands have no elements: there MLX's reductions may run for ever.
@@ -23,28 +21,28 @@ def fill(value: object, type: TensorType) -> Run:
 
 
 @kernel(ops.Reshape)
-def reshape(op: ops.Reshape, types: Types) -> Run:
+def reshape(op: ops.Reshape, types: Types) -> KernelRun:
     """The elements in another shape."""
     shape, change = op.shape, mx.reshape
     return lambda x: change(x, shape)
 
 
 @kernel(ops.Transpose)
-def transpose(op: ops.Transpose, types: Types) -> Run:
+def transpose(op: ops.Transpose, types: Types) -> KernelRun:
     """The dimensions in another order."""
     order, change = op.order, mx.transpose
     return lambda x: change(x, order)
 
 
 @kernel(ops.Broadcast)
-def broadcast(op: ops.Broadcast, types: Types) -> Run:
+def broadcast(op: ops.Broadcast, types: Types) -> KernelRun:
     """The operand stretched to a shape."""
     shape, stretch = op.shape, mx.broadcast_to
     return lambda x: stretch(x, shape)
 
 
 @kernel(ops.Slice)
-def slice_(op: ops.Slice, types: Types) -> Run:
+def slice_(op: ops.Slice, types: Types) -> KernelRun:
     """A part with a step; what lies behind the last dimension that is cut goes unsaid."""
     bounds = zip(op.start, op.stop, op.step, types[0].shape, strict=True)
     index = tuple(
@@ -57,7 +55,7 @@ def slice_(op: ops.Slice, types: Types) -> Run:
 
 
 @kernel(ops.Pad)
-def pad(op: ops.Pad, types: Types) -> Run:
+def pad(op: ops.Pad, types: Types) -> KernelRun:
     """Zeros before, after and between the elements."""
     zero = number(0, types[0].dtype)
     if not any(op.between):
@@ -79,14 +77,14 @@ def pad(op: ops.Pad, types: Types) -> Run:
 
 
 @kernel(ops.Concatenate)
-def concatenate(op: ops.Concatenate, types: Types) -> Run:
+def concatenate(op: ops.Concatenate, types: Types) -> KernelRun:
     """The operands one after another."""
     axis, join = op.axis, mx.concatenate
     return lambda *parts: join(list(parts), axis)
 
 
 @kernel(ops.Flip)
-def flip(op: ops.Flip, types: Types) -> Run:
+def flip(op: ops.Flip, types: Types) -> KernelRun:
     """The elements from the other end."""
     steps = (-1 if axis in op.axes else 1 for axis in range(types[0].rank))
     index = tuple(slice(None, None, step) for step in steps)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-from mithril.engine.kernels.registry import Run, Types
-from mithril.ops.collective import KeepFirst, TakeShard
+from mithril.spi import KernelRun, Types
+from mithril.spi.ops import KeepFirst, TakeShard
 
 from mithril_mlx.kernels.elementwise import number
 from mithril_mlx.kernels.table import kernel
 
 
 @kernel(TakeShard)
-def take_shard(op: TakeShard, types: Types) -> Run:
+def take_shard(op: TakeShard, types: Types) -> KernelRun:
     """Part number `index`."""
     (result,) = op.infer(types)
     axes, shape, size = (op.dimension,), result.shape, result.shape[op.dimension]
@@ -25,7 +25,7 @@ def take_shard(op: TakeShard, types: Types) -> Run:
 
 
 @kernel(KeepFirst)
-def keep_first(op: KeepFirst, types: Types) -> Run:
+def keep_first(op: KeepFirst, types: Types) -> KernelRun:
     """The operand on index 0, zeros elsewhere."""
     zero = number(0, types[0].dtype)
     return lambda x, index: mx.where(mx.equal(index, 0), x, zero)

@@ -6,7 +6,7 @@ of MLX's lazy graph.
 
 from __future__ import annotations
 
-from mithril.engine.kernels.registry import Kernel, KernelTable
+from mithril.spi import Kernel, KernelTable
 
 KERNELS: KernelTable[Kernel] = KernelTable()
 kernel, same = KERNELS.register, KERNELS.register_same

@@ -16,14 +16,18 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from mithril.engine.interop import ModelView
-from mithril.engine.kernels.custom import kernels_for
-from mithril.errors import BackendError, listing
-from mithril.ir.rewrite import all_nodes
-from mithril.mesh import Mesh, carry
-from mithril.ops.definition import UserOp
-from mithril.ops.host import uses_host
-from mithril.plan import Plan, Port
+from mithril.spi import (
+    BackendError,
+    Mesh,
+    ModelView,
+    Plan,
+    Port,
+    all_nodes,
+    carry,
+    kernels_for,
+    listing,
+)
+from mithril.spi.ops import UserOp, uses_host
 
 from mithril_torch.eject.dependency_closure import DependencyClosure, names_in
 from mithril_torch.engine_view import EngineView

@@ -6,12 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-from mithril.engine import Executable, Handle
-from mithril.engine.kernels.registry import Kernel
-from mithril.engine.protocol import Produce
-from mithril.mesh import Mesh, Sharding
-from mithril.plan import Plan, Program
-from mithril.types import TensorType
+from mithril.spi import (
+    Executable,
+    Handle,
+    Kernel,
+    Mesh,
+    Plan,
+    Produce,
+    Program,
+    Sharding,
+    TensorType,
+)
 
 from mithril_torch.program.codegen_options import CodegenOptions
 

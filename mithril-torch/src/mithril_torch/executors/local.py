@@ -16,15 +16,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from mithril.engine import Observer
-from mithril.engine.kernels.registry import Kernel
-from mithril.engine.protocol import Produce
-from mithril.engine.recording import MemoryUse, Recorder
-from mithril.engine.shards import host_shards
-from mithril.errors import BackendError
-from mithril.mesh import Mesh, Sharding
-from mithril.plan import Issued, Plan, Program
-from mithril.types import TensorType
+from mithril.spi import (
+    BackendError,
+    Issued,
+    Kernel,
+    MemoryUse,
+    Mesh,
+    Observer,
+    Plan,
+    Produce,
+    Program,
+    Recorder,
+    Sharding,
+    TensorType,
+    host_shards,
+)
 
 from mithril_torch.executors.observed import match_plan, match_program
 from mithril_torch.executors.pool.allocations import count_allocations

@@ -11,19 +11,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from mithril.engine import Executable, Observer, Recorder
-from mithril.engine.kernels.registry import Kernel
-from mithril.engine.lockstep import LockstepExecutable
-from mithril.engine.marks import Marks
-from mithril.engine.measured import run_marked
-from mithril.engine.moving import move
-from mithril.engine.protocol import Produce
-from mithril.engine.recording import MemoryUse
-from mithril.engine.shards import host_shards
-from mithril.mesh import Mesh, Sharding
-from mithril.plan import Plan, Program
-from mithril.plan.timetable import Transfer
-from mithril.types import TensorType, as_dtype
+from mithril.spi import (
+    Executable,
+    Kernel,
+    LockstepExecutable,
+    Marks,
+    MemoryUse,
+    Mesh,
+    Observer,
+    Plan,
+    Produce,
+    Program,
+    Recorder,
+    Sharding,
+    TensorType,
+    Transfer,
+    as_dtype,
+    host_shards,
+    move_shards,
+    run_marked,
+)
 
 from mithril_torch.executors.pool.allocations import count_allocations
 from mithril_torch.executors.timing import HOW, check_counting
@@ -82,7 +89,7 @@ class LockstepExecutor:
     def move(self, shards: Tensors, transfer: Transfer) -> Tensors:
         """Bring a value from some devices to others; what is moved whole is the same tensor."""
         with torch.inference_mode():
-            return move(shards, transfer, _namespace(self._device))
+            return move_shards(shards, transfer, _namespace(self._device))
 
     def lower_plan(
         self, plan: Plan, kernels: Mapping[str, Kernel], codegen: CodegenOptions

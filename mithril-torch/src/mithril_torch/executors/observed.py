@@ -10,18 +10,17 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mithril.errors import BackendError
-from mithril.ops.collective import (
-    SEND,
-    AllToAll,
-    Permute,
-    ReduceScatter,
-    class_of,
-    collectives,
+from mithril.spi import (
+    BackendError,
+    Issued,
+    IssuedRow,
+    Plan,
+    Program,
+    StageRun,
+    Transfer,
+    find_issued,
 )
-from mithril.plan import Issued, Plan, Program
-from mithril.plan.issued import Row, find_issued
-from mithril.plan.timetable import Run, Transfer
+from mithril.spi.ops import SEND, AllToAll, Permute, ReduceScatter, class_of, collectives
 
 from mithril_torch.program.rank_steps import RankSteps
 
@@ -43,7 +42,7 @@ def kind_of(op: str) -> str:
     return next(kinds, op)
 
 
-def to_plan_row(observed: Mapping[str, Any]) -> Row:
+def to_plan_row(observed: Mapping[str, Any]) -> IssuedRow:
     """Return a collective as a plan lists it, from what `pool.recorder` saw of it."""
     kind = kind_of(observed["op"])
     nbytes, group = int(observed["bytes"]), len(observed["ranks"])
@@ -70,7 +69,7 @@ def match_program(program: Program, observed: Sequence[Mapping[str, Any]]) -> It
         yield wanted if _carries_out(row, wanted.row) else Issued(*row)
 
 
-def match_rows(program: Program, rows: Iterable[Row]) -> Iterator[Issued]:
+def match_rows(program: Program, rows: Iterable[IssuedRow]) -> Iterator[Issued]:
     """Yield what was carried out of a program with the nodes that asked for it.
 
     Args:
@@ -103,7 +102,7 @@ def match_plan(plan: Plan, observed: Mapping[int, Sequence[Mapping[str, Any]]]) 
     rank_steps = RankSteps(plan, (), 0)
     queues = {rank: _Queue(rows) for rank, rows in observed.items()}
     for position, step in enumerate(rank_steps.table.steps):
-        if isinstance(step, Run):
+        if isinstance(step, StageRun):
             stage = plan.stages[step.stage]
             ranks = [rank for rank in stage.devices if rank in queues]
             for wanted in stage.program.issue() if ranks else ():
@@ -135,13 +134,13 @@ class _Queue:
             if kind == _RECEIVED
         }
 
-    def next(self, rank: int, wanted: Row) -> Mapping[str, Any]:
+    def next(self, rank: int, wanted: IssuedRow) -> Mapping[str, Any]:
         """Take what came next, which should be what is wanted."""
         if not self.rows:
             raise _mismatch(rank, "nothing more", wanted)
         return self.rows.popleft()
 
-    def message(self, rank: int, wanted: Row, peer: int, tag: int) -> Mapping[str, Any]:
+    def message(self, rank: int, wanted: IssuedRow, peer: int, tag: int) -> Mapping[str, Any]:
         """Take a message that came."""
         if (peer, tag) not in self.received:
             raise _mismatch(rank, "nothing more", wanted)
@@ -170,24 +169,24 @@ def _messages(queues: Mapping[int, _Queue], transfer: Transfer, position: int) -
     return max([moved, *got.values()])
 
 
-def _message(row: Mapping[str, Any]) -> Row:
+def _message(row: Mapping[str, Any]) -> IssuedRow:
     kind, _, size = to_plan_row(row)
     return kind, (f"rank {row['peer']}", f"message {row['tag']}"), size
 
 
-def _check_all(ranks: Sequence[int], found: Sequence[Row], wanted: Row) -> None:
+def _check_all(ranks: Sequence[int], found: Sequence[IssuedRow], wanted: IssuedRow) -> None:
     for rank, row in zip(ranks, found, strict=True):
         if not _carries_out(row, wanted):
             raise _mismatch(rank, row, wanted)
 
 
-def _carries_out(row: Row, wanted: Row) -> bool:
+def _carries_out(row: IssuedRow, wanted: IssuedRow) -> bool:
     """Whether a rank sees this row of what is wanted; less of a permute that leaves it out."""
     is_part = wanted[0] == Permute.name and row[:2] == wanted[:2] and row[2] < wanted[2]
     return is_part or _is_whole(row, wanted)
 
 
-def _is_whole(row: Row, wanted: Row) -> bool:
+def _is_whole(row: IssuedRow, wanted: IssuedRow) -> bool:
     """Whether a row is what is wanted, or carries it out."""
     kind, axes, nbytes = wanted
     exchanges = (AllToAll.name, axes, nbytes), (Permute.name, axes, nbytes // 2)

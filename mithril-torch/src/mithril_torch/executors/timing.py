@@ -7,9 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
-from mithril.engine.recording import Recorder, Span
-from mithril.errors import BackendError
-from mithril.plan import Issued
+from mithril.spi import BackendError, Issued, Recorder, Span
 
 from mithril_torch.executors.pool.allocations import is_profiled
 from mithril_torch.program.module_scope import TextSegment

@@ -10,17 +10,25 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from mithril.engine import Observer
-from mithril.engine.kernels.registry import Kernel
-from mithril.engine.protocol import Produce
-from mithril.engine.recording import MemoryUse, Recorder
-from mithril.engine.shards import host_shards
-from mithril.errors import BackendError, listing
-from mithril.ir.rewrite import all_nodes
-from mithril.mesh import Mesh, Sharding
-from mithril.ops.definition import UserOp
-from mithril.plan import Issued, Plan, Program
-from mithril.types import TensorType, as_dtype
+from mithril.spi import (
+    BackendError,
+    Issued,
+    Kernel,
+    MemoryUse,
+    Mesh,
+    Observer,
+    Plan,
+    Produce,
+    Program,
+    Recorder,
+    Sharding,
+    TensorType,
+    all_nodes,
+    as_dtype,
+    host_shards,
+    listing,
+)
+from mithril.spi.ops import UserOp
 
 from mithril_torch.executors.observed import ObservedRows, match_plan, match_rows, to_plan_row
 from mithril_torch.executors.pool.controller import Pool

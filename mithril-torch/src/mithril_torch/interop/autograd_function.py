@@ -13,10 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mithril.engine import Handle
-from mithril.engine.interop import ModelView, Placed, ProgramView
-from mithril.errors import BackendError
-from mithril.plan import Port
+from mithril.spi import BackendError, Handle, ModelView, Placed, Port, ProgramView
 from torch.autograd.function import once_differentiable
 
 from mithril_torch.engine_view import EngineView

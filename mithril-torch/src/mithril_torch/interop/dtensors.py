@@ -9,9 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
-from mithril.errors import BackendError
-from mithril.mesh import Mesh, Sharding
-from mithril.types import Shape
+from mithril.spi import BackendError, Mesh, Shape, Sharding
 
 from mithril_torch.executors.local import LocalExecutor
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from mithril.engine.interop import ArrayView, ModelView, Placed
-from mithril.errors import BackendError, GraphError, listing
-from mithril.types import TensorType
+from mithril.spi import ArrayView, BackendError, GraphError, ModelView, Placed, TensorType, listing
 
 from mithril_torch.engine_view import EngineView
 from mithril_torch.executors.local import LocalExecutor

@@ -10,11 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from mithril.engine import Handle
-from mithril.engine.shards import trim_padding
-from mithril.errors import BackendError
-from mithril.mesh import Sharding
-from mithril.types import Shape, TensorType
+from mithril.spi import BackendError, Handle, Shape, Sharding, TensorType, trim_padding
 
 from mithril_torch.engine_view import EngineView
 from mithril_torch.executors.local import LocalExecutor

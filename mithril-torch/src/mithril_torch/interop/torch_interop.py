@@ -11,10 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from mithril.engine.interop import Adopted, ArrayMethods, ArrayView, Interop, ModelMethods
-from mithril.errors import BackendError
-from mithril.mesh import Sharding
-from mithril.types import TensorType
+from mithril.spi import (
+    Adopted,
+    ArrayMethods,
+    ArrayView,
+    BackendError,
+    Interop,
+    ModelMethods,
+    Sharding,
+    TensorType,
+)
 from torch._subclasses.fake_tensor import FakeTensor
 
 from mithril_torch.eject.program_file import code, eject
@@ -28,7 +34,7 @@ from mithril_torch.tensors import dtype_of, to_numpy
 
 @dataclass(frozen=True, eq=False)
 class TorchInterop(Interop):
-    """What the PyTorch engine offers; see `mithril.engine.interop`."""
+    """What the PyTorch engine offers; see `mithril.spi.Interop`."""
 
     engine: EngineView
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mithril.engine.kernels.registry import Types
-from mithril.ops.attention import Attention, AttentionGradient
+from mithril.spi import Types
+from mithril.spi.ops import Attention, AttentionGradient
 
 from mithril_torch.kernels.expression import number
 from mithril_torch.kernels.table import kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mithril.engine.kernels.registry import Kernel, Run, Types
+from mithril.spi import Kernel, KernelRun, Types
 
 from mithril_torch.kernels.table import EXPRESSIONS, EmitExpression
 from mithril_torch.program import runtime_library
@@ -21,10 +21,10 @@ def kernels_on(device: str) -> Mapping[str, Kernel]:
 
 
 def _kernel(write: EmitExpression, device: str) -> Kernel:
-    def factory(op: Any, types: Types) -> Run:
+    def factory(op: Any, types: Types) -> KernelRun:
         names = [f"x{i}" for i in range(len(types))]
         text = f"lambda {', '.join(names)}: {write(op, types).format(*names)}"
-        run: Run = eval(text, {**vars(runtime_library), "device": device})
+        run: KernelRun = eval(text, {**vars(runtime_library), "device": device})
         return run
 
     return factory

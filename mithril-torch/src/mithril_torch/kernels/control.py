@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mithril.ops.control import After
+from mithril.spi.ops import After
 
 from mithril_torch.kernels.table import same
 

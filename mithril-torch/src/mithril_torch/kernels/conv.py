@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mithril.engine.kernels.registry import Types
-from mithril.ops import conv
+from mithril.spi import Types, ops
 
 from mithril_torch.kernels.table import kernel
 
@@ -11,8 +10,8 @@ DIMENSIONS = 3
 """How many spatial dimensions PyTorch's kernels take at most."""
 
 
-@kernel(conv.Convolution)
-def convolution(op: conv.Convolution, types: Types) -> str:
+@kernel(ops.Convolution)
+def convolution(op: ops.Convolution, types: Types) -> str:
     """Padding that differs between the sides is stored around the input."""
     rank = len(op.stride)
     if rank > DIMENSIONS:
@@ -24,8 +23,8 @@ def convolution(op: conv.Convolution, types: Types) -> str:
     return f"{name}({_pad('{0}', outer)}, {{1}}, None, {how})"
 
 
-@kernel(conv.ConvolutionInputGradient)
-def input_gradient(op: conv.ConvolutionInputGradient, types: Types) -> str:
+@kernel(ops.ConvolutionInputGradient)
+def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> str:
     """The kernel looks at the shape of the input only, so it gets memory nobody has written to."""
     if len(op.stride) > DIMENSIONS:
         return f"convolve_windows_input_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
@@ -40,8 +39,8 @@ def input_gradient(op: conv.ConvolutionInputGradient, types: Types) -> str:
     return f"{text}[:, :, {', '.join(cuts)}]"
 
 
-@kernel(conv.ConvolutionWeightGradient)
-def weight_gradient(op: conv.ConvolutionWeightGradient, types: Types) -> str:
+@kernel(ops.ConvolutionWeightGradient)
+def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> str:
     """The kernel looks at the shape of the weight only, so it gets memory nobody has written to."""
     if len(op.stride) > DIMENSIONS:
         return f"convolve_windows_weight_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
@@ -51,7 +50,7 @@ def weight_gradient(op: conv.ConvolutionWeightGradient, types: Types) -> str:
     return f"{_backward(op, '{1}', _pad('{0}', outer), w, 1, _is_narrow(types))}[1]"
 
 
-def _backward(op: conv.Convolving, dy: str, x: str, w: str, wanted: int, is_narrow: bool) -> str:
+def _backward(op: ops.Convolving, dy: str, x: str, w: str, wanted: int, is_narrow: bool) -> str:
     _, inner = _split(op.padding)
     mask, zeros = [i == wanted for i in range(3)], [0] * len(op.stride)
     how = f"{list(op.stride)}, {inner}, {list(op.dilation)}, False, {zeros}, {op.groups}, {mask}"
@@ -63,11 +62,11 @@ def _is_narrow(types: Types) -> bool:
     return types[0].dtype.itemsize == 2
 
 
-def _attributes(op: conv.Convolving) -> str:
+def _attributes(op: ops.Convolving) -> str:
     return f"{list(op.stride)}, {list(op.padding)}, {list(op.dilation)}, {op.groups}"
 
 
-def _split(padding: conv.Padding) -> tuple[conv.Padding, list[int]]:
+def _split(padding: ops.Padding) -> tuple[ops.Padding, list[int]]:
     """Return the padding to store around an input and the padding to leave to the kernel."""
     none = ((0, 0),) * len(padding)
     if all(before == after for before, after in padding):
@@ -75,5 +74,5 @@ def _split(padding: conv.Padding) -> tuple[conv.Padding, list[int]]:
     return padding, [0] * len(padding)
 
 
-def _pad(text: str, padding: conv.Padding) -> str:
+def _pad(text: str, padding: ops.Padding) -> str:
     return f"pad({text}, {list(padding)}, 0)" if any(map(any, padding)) else text

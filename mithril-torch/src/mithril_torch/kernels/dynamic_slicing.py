@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mithril.engine.kernels.registry import Types
-from mithril.ops import dynamic_slicing as ops
+from mithril.spi import Types, ops
 
 from mithril_torch.kernels.table import kernel
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mithril import ops
-from mithril.engine.kernels.registry import Types
-from mithril.ir import Constant
-from mithril.types import DType
+from mithril.spi import DType, Types, ops
+from mithril.spi.ops import Constant
 
 from mithril_torch.kernels.expression import Direct, dtype, number
 from mithril_torch.kernels.table import EmitExpression, kernel, same

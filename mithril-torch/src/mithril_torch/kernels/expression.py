@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mithril.types import DType, Scalar, TensorType
+from mithril.spi import DType, Scalar, TensorType
 
 
 class Direct(str):

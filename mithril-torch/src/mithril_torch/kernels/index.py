@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 
-from mithril.engine.kernels.registry import Types
-from mithril.ops import index
-from mithril.types import DType, TensorType
+from mithril.spi import DType, TensorType, Types, ops
 
 from mithril_torch.kernels.expression import dtype, number
 from mithril_torch.kernels.reduce import accumulator, convert
@@ -19,9 +17,9 @@ from mithril_torch.kernels.table import kernel
 from mithril_torch.kernels.unsigned import wide
 
 
-@kernel(index.Take)
+@kernel(ops.Take)
 @wide
-def take(op: index.Take, types: Types) -> str:
+def take(op: ops.Take, types: Types) -> str:
     """Rows copied out of the table."""
     (result,) = op.infer(types)
     if not types[0].size:
@@ -30,9 +28,9 @@ def take(op: index.Take, types: Types) -> str:
     return f"take_part({{0}}, {ids}, {{2}}, {op.rows})" if len(types) > 2 else f"take({{0}}, {ids})"
 
 
-@kernel(index.ScatterAdd)
+@kernel(ops.ScatterAdd)
 @wide
-def scatter_add(op: index.ScatterAdd, types: Types) -> str:
+def scatter_add(op: ops.ScatterAdd, types: Types) -> str:
     """Sums of the updates that go to the same row."""
     (result,) = op.infer(types)
     if not result.size or not types[1].size:
@@ -47,16 +45,16 @@ def scatter_add(op: index.ScatterAdd, types: Types) -> str:
     return convert(text, flat, result)
 
 
-@kernel(index.OneHot)
-def one_hot(op: index.OneHot, types: Types) -> str:
+@kernel(ops.OneHot)
+def one_hot(op: ops.OneHot, types: Types) -> str:
     """1 at the place an id names."""
     places = f"torch.arange({op.classes}, device=device)"
     text = f"torch.eq({_local(types, 1)}.unsqueeze(-1), {places})"
     return text if op.dtype == DType.bool_ else f"{text}.to({dtype(op.dtype)})"
 
 
-@kernel(index.Iota)
-def iota(op: index.Iota, types: Types) -> str:
+@kernel(ops.Iota)
+def iota(op: ops.Iota, types: Types) -> str:
     """Numbers that count along a dimension."""
     size, rank = op.shape[op.axis], len(op.shape)
     whole = op.dtype in (DType.int32, DType.int64)

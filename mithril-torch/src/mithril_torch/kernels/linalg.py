@@ -9,9 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mithril.engine.kernels.registry import Types
-from mithril.ops.linalg import Einsum
-from mithril.types import Shape
+from mithril.spi import Shape, Types
+from mithril.spi.ops import Einsum
 
 from mithril_torch.kernels.expression import Direct
 from mithril_torch.kernels.table import kernel

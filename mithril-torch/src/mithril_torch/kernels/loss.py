@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mithril import ops
+from mithril.spi import ops
 
 from mithril_torch.kernels.table import same
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mithril.engine.kernels.registry import Types
-from mithril.ops import matrix as ops
+from mithril.spi import Types, ops
 
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.kernels.reduce import accumulator

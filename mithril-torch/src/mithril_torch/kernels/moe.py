@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from mithril.engine.kernels.registry import Types
-from mithril.ops import moe
-from mithril.types import TensorType
+from mithril.spi import TensorType, Types, ops
 
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.kernels.table import kernel
 from mithril_torch.kernels.unsigned import wide
 
 
-@kernel(moe.MoeDispatch)
+@kernel(ops.MoeDispatch)
 @wide
-def moe_dispatch(op: moe.MoeDispatch, types: Types) -> str:
+def moe_dispatch(op: ops.MoeDispatch, types: Types) -> str:
     """Rows copied, group by group."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:
@@ -21,9 +19,9 @@ def moe_dispatch(op: moe.MoeDispatch, types: Types) -> str:
     return "moe_dispatch({0}, {1})"
 
 
-@kernel(moe.MoeCombine)
+@kernel(ops.MoeCombine)
 @wide
-def moe_combine(op: moe.MoeCombine, types: Types) -> str:
+def moe_combine(op: ops.MoeCombine, types: Types) -> str:
     """Rows of each round added up."""
     (result,) = op.infer(types)
     if not types[0].size or not result.size:

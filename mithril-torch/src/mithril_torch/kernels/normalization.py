@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mithril import ops
-from mithril.engine.kernels.registry import Types
+from mithril.spi import Types, ops
 
 from mithril_torch.kernels.expression import number
 from mithril_torch.kernels.table import kernel, same

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mithril.engine.kernels.registry import Types
-from mithril.ops import order
+from mithril.spi import Types, ops
 
 from mithril_torch.kernels.index import fill, to_int64
 from mithril_torch.kernels.reduce import accumulator, convert
@@ -14,9 +13,9 @@ from mithril_torch.kernels.table import kernel
 from mithril_torch.kernels.unsigned import wide
 
 
-@kernel(order.TakeAlong)
+@kernel(ops.TakeAlong)
 @wide
-def take_along(op: order.TakeAlong, types: Types) -> str:
+def take_along(op: ops.TakeAlong, types: Types) -> str:
     """Elements by position, row by row."""
     (result,) = op.infer(types)
     if not types[0].size:
@@ -24,9 +23,9 @@ def take_along(op: order.TakeAlong, types: Types) -> str:
     return f"take_along({{0}}, {to_int64(types[1], 1)}, {op.axis})"
 
 
-@kernel(order.ScatterAlong)
+@kernel(ops.ScatterAlong)
 @wide
-def scatter_along(op: order.ScatterAlong, types: Types) -> str:
+def scatter_along(op: ops.ScatterAlong, types: Types) -> str:
     """Sums of the updates that go to one place."""
     (result,) = op.infer(types)
     if not result.size:
@@ -37,23 +36,23 @@ def scatter_along(op: order.ScatterAlong, types: Types) -> str:
     return convert(text, kind, result)
 
 
-@kernel(order.Sort)
+@kernel(ops.Sort)
 @wide
-def sort(op: order.Sort, types: Types) -> str:
+def sort(op: ops.Sort, types: Types) -> str:
     """Sorted rows, NaN last."""
     text = f"{_sort(op, types)}[0]"
     return f"torch.neg({text})" if _negates(op, types) else text
 
 
-@kernel(order.Argsort)
+@kernel(ops.Argsort)
 @wide
-def argsort(op: order.Argsort, types: Types) -> str:
+def argsort(op: ops.Argsort, types: Types) -> str:
     """Positions by a stable sort, NaN last."""
     return f"{_sort(op, types)}[1].to(torch.int32)"
 
 
-@kernel(order.TopK)
-def top_k(op: order.TopK, types: Types) -> str:
+@kernel(ops.TopK)
+def top_k(op: ops.TopK, types: Types) -> str:
     """The first k of a stable descending sort."""
     return f"top_k({{0}}, {op.k}, {op.axis})"
 

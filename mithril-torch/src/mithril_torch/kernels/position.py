@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mithril.engine.kernels.registry import Types
-from mithril.ops.position import Rope
-from mithril.ops.rope_scaling import speeds
+from mithril.spi import Types
+from mithril.spi.ops import Rope, rope_speeds
 
 from mithril_torch.kernels.expression import number
 from mithril_torch.kernels.table import kernel
@@ -22,6 +21,5 @@ def _turning(op: Rope, types: Types) -> str:
     """Return the base of the wavelengths, or how far each pair turns a position if not by it."""
     if not op.scaling:
         return number(op.base)
-    return (
-        f"({''.join(f'{speed!r}, ' for speed in speeds(op.base, op.scaling, types[0].shape[3]))})"
-    )
+    speeds = rope_speeds(op.base, op.scaling, types[0].shape[3])
+    return f"({''.join(f'{speed!r}, ' for speed in speeds)})"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mithril.engine.kernels.registry import Types
-from mithril.ops.random import RandomBits
+from mithril.spi import Types
+from mithril.spi.ops import RandomBits
 
 from mithril_torch.kernels.table import kernel
 

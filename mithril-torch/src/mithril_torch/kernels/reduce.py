@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from mithril import ops
-from mithril.engine.kernels.registry import Types
-from mithril.types import DType, TensorType
+from mithril.spi import DType, TensorType, Types, ops
 
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.kernels.table import kernel

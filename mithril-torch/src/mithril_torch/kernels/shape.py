@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from mithril import ops
-from mithril.engine.kernels.registry import Types
-from mithril.types import Shape
+from mithril.spi import Shape, Types, ops
 
 from mithril_torch.kernels.table import kernel
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mithril.engine.kernels.registry import Types
-from mithril.ops.collective import KeepFirst, TakeShard
+from mithril.spi import Types
+from mithril.spi.ops import KeepFirst, TakeShard
 
 from mithril_torch.kernels.table import kernel, same
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mithril.engine.kernels.registry import KernelTable, Types
+from mithril.spi import KernelTable, Types
 
 EmitExpression = Callable[[Any, Types], str]
 EXPRESSIONS: KernelTable[EmitExpression] = KernelTable()

@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from mithril.engine.kernels.registry import Types
-from mithril.types import DType, TensorType
+from mithril.spi import DType, TensorType, Types
 
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.kernels.table import EmitExpression

@@ -6,8 +6,8 @@ Multiples of the largest of these, as PyTorch's own profiler counts them
 
 from __future__ import annotations
 
-from mithril import ops
-from mithril.ops.attention import Attention, AttentionGradient
+from mithril.spi import ops
+from mithril.spi.ops import Attention, AttentionGradient
 
 WORKSPACES: tuple[tuple[str, float], ...] = (
     (ops.Convolution.name, 1.0),

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mithril.plugins import Command, LaunchRequest
+from mithril.spi import Command, LaunchRequest
 
 LOOPBACK = "loopback"
 """The rendezvous of a job on one machine, which the agent registers."""

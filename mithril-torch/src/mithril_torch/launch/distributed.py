@@ -17,7 +17,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from mithril.errors import BackendError
+from mithril.spi import BackendError
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from mithril_torch.program.runtime_library.groups import release_groups

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mithril import ops
-from mithril.engine.arena import makes_anew
-from mithril.ir import Constant, Node, Repeat, Value, Wait
-from mithril.ops.collective import AxisIndex
-from mithril.ops.definition import UserOp
+from mithril.spi import Node, Value, makes_anew, ops
+from mithril.spi.ops import AxisIndex, Constant, Repeat, UserOp, Wait
 
 from mithril_torch.kernels import EXPRESSIONS
 from mithril_torch.program.buffers import is_written_into

@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate
 
-from mithril.ir import Constant, Graph, Node, Value, Wait
-from mithril.ops.collective import AllReduce, AxisIndex, collective_of
+from mithril.spi import Graph, Node, Value
+from mithril.spi.ops import AllReduce, AxisIndex, Constant, Wait, collective_of
 
 from mithril_torch.kernels.expression import Direct, dtype
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mithril.engine.arena import Arena, Writing
-from mithril.ir import Graph
+from mithril.spi import Arena, Graph, Writing
 
 from mithril_torch.options import TorchOptions
 

@@ -10,16 +10,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from mithril.engine.arena import NO_ARENA, Arena
-from mithril.engine.recording import Segment, segment_of
-from mithril.ir import Constant, Graph, Node, Repeat, Value, Wait
-from mithril.ir.start import find_begun
-from mithril.ops import collective as ops
-from mithril.ops.conv import Convolving
-from mithril.ops.definition import UserOp
-from mithril.ops.host import FromHost, find_on_host
-from mithril.plan.issued import issue_node
-from mithril.types import TensorType
+from mithril.spi import (
+    NO_ARENA,
+    Arena,
+    Graph,
+    Node,
+    Segment,
+    TensorType,
+    Value,
+    find_begun,
+    issue_node,
+    ops,
+    segment_of,
+)
+from mithril.spi.ops import Constant, Convolving, FromHost, Repeat, UserOp, Wait, find_on_host
 
 from mithril_torch.kernels import EXPRESSIONS
 from mithril_torch.kernels.expression import dtype

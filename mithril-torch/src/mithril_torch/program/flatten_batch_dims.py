@@ -12,14 +12,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mithril.ir import Graph, Node, Op, Value
-from mithril.ir.rewrite import map_bodies
-from mithril.ops import LayerNorm, LayerNormGradient, Reshape, RmsNorm, RmsNormGradient, Sum
-from mithril.ops.collective import AllReduce
-from mithril.ops.elementwise import Elementwise
-from mithril.ops.linalg import Einsum
-from mithril.ops.shape import Movement
-from mithril.types import Shape
+from mithril.spi import Graph, Node, Op, Shape, Value, map_bodies
+from mithril.spi.ops import (
+    AllReduce,
+    Einsum,
+    Elementwise,
+    LayerNorm,
+    LayerNormGradient,
+    Movement,
+    Reshape,
+    RmsNorm,
+    RmsNormGradient,
+    Sum,
+)
 
 from mithril_torch.program.fusing import EinsumAdd
 

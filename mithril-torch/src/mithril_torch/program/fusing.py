@@ -7,11 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mithril.ir import Graph, Node, Op, Value
-from mithril.ir.op import Types
-from mithril.ir.rewrite import map_bodies
-from mithril.ops.arithmetic import Add
-from mithril.ops.linalg import Einsum
+from mithril.spi import Graph, Node, Op, Types, Value, map_bodies
+from mithril.spi.ops import Add, Einsum
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mithril.engine.equal_scalars import join_equal_scalars
-from mithril.ir import Graph, Node, Op, Phase, Value, Wait
-from mithril.ir.op import Types
-from mithril.ir.rewrite import map_bodies
-from mithril.ops.collective import collective_of
-from mithril.ops.optimizer import AdamWStep
-from mithril.types import DType
+from mithril.spi import DType, Graph, Node, Op, Phase, Types, Value, join_equal_scalars, map_bodies
+from mithril.spi.ops import AdamWStep, Wait, collective_of
 
 _Key = tuple[int, Op, tuple[DType, ...], tuple[Value, ...]]
 """What updates have in common that are one: first, when their gradients arrive."""

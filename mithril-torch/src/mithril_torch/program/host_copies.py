@@ -58,7 +58,7 @@ class Fetch:
 
 def allocate_like(x: torch.Tensor, where: str) -> torch.Tensor:
     """Return memory of the arena of this process for a tensor like x, in the same order."""
-    from mithril.engine.host_arena import host_arena  # programs that do without start faster
+    from mithril.spi import host_arena
 
     strides = x.stride()
     major = sorted(range(x.dim()), key=lambda dimension: -strides[dimension])

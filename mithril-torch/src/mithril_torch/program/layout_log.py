@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from mithril.ir.rewrite import all_nodes
-from mithril.ops.collective import SEND
-from mithril.plan import Plan, Program
+from mithril.spi import Plan, Program, all_nodes
+from mithril.spi.ops import SEND
 
 from mithril_torch.program.names import describe_cause, port_comment
 

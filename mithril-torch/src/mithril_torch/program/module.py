@@ -12,10 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mithril.engine.kernels.registry import Kernel
-from mithril.ir import Graph, Value
-from mithril.mesh import Mesh
-from mithril.plan import Program
+from mithril.spi import Graph, Kernel, Mesh, Program, Value
 
 from mithril_torch.program.codegen_options import DEFAULT_CODEGEN, CodegenOptions, wrap_function
 from mithril_torch.program.emit import FunctionEmitter, indent

@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mithril.engine.arena import NO_ARENA, Arena, Writing
-from mithril.engine.kernels.registry import Kernel
-from mithril.engine.recording import Segment
-from mithril.ir import Graph
-from mithril.mesh import Mesh
-from mithril.types import TensorType
+from mithril.spi import NO_ARENA, Arena, Graph, Kernel, Mesh, Segment, TensorType, Writing
 
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.program.arena import is_anew, list_written

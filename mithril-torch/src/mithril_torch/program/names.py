@@ -8,11 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from mithril.ir import Node
-from mithril.mesh import Mesh, carry
-from mithril.plan import Port
-from mithril.plan.names import GRADIENT
-from mithril.plan.program import describe_collective
+from mithril.spi import GRADIENT_PREFIX, Mesh, Node, Port, carry, describe_collective
 
 from mithril_torch.program import runtime_library
 
@@ -95,7 +91,7 @@ def describe_node(node: Node, mesh: Mesh) -> str:
         what, axes, _ = describe_collective(node, mesh)
         over = f" over {', '.join(map(repr, axes))}"
     if node.cause is not None and node.cause.parts:
-        first, *_, last = (part.removeprefix(GRADIENT) for part in node.cause.parts)
+        first, *_, last = (part.removeprefix(GRADIENT_PREFIX) for part in node.cause.parts)
         over += f" of {node.cause.value}, '{first}' to '{last}'"
     where = node.where()
     return f"{what}{over}" + ("" if where.startswith("op ") else f" at {where}")

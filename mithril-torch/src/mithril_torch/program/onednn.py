@@ -14,10 +14,8 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from mithril.ir import Graph, Node
-from mithril.ir.rewrite import map_bodies
-from mithril.ops.linalg import Einsum
-from mithril.types import DType
+from mithril.spi import DType, Graph, Node, map_bodies
+from mithril.spi.ops import Einsum
 
 from mithril_torch.program.fusing import EinsumAdd, EinsumInto, OneDnnProduct
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mithril.plan import Plan
-from mithril.plan.messages import Messages
-from mithril.plan.timetable import Run, Send, Timetable, Transfer
+from mithril.spi import Messages, Plan, StageRun, StageSend, Timetable, Transfer
 
 from mithril_torch.program.module import Aliases
 from mithril_torch.program.names import Names
@@ -41,7 +39,7 @@ class RankSteps:
     @cached_property
     def is_sending(self) -> bool:
         """Whether anything goes from one rank to another."""
-        used = {step.transfer for step in self.table.steps if isinstance(step, Send)}
+        used = {step.transfer for step in self.table.steps if isinstance(step, StageSend)}
         return any(self.table.transfers[number].bytes for number in used)
 
     @cached_property
@@ -54,7 +52,7 @@ class RankSteps:
         }
         wanted = {slot: port.name for port, slot in zip(table.inputs, table.given, strict=True)}
         for step in table.steps:
-            if isinstance(step, Send):
+            if isinstance(step, StageSend):
                 made = {step.target: wanted[step.source]}
             else:
                 ports = self.plan.stages[step.stage].program.outputs
@@ -70,7 +68,7 @@ class RankSteps:
         accumulated: set[int] = set()
         own: set[int] = set()
         for step in self.table.steps:
-            if isinstance(step, Run):
+            if isinstance(step, StageRun):
                 stage_aliases = self.aliases[step.stage]
                 accumulated.update(step.inputs[position] for position in stage_aliases)
                 own.update(step.outputs[position] for position in stage_aliases.values())
@@ -81,12 +79,12 @@ class RankSteps:
         """Who takes which steps, and how long messages are under way."""
         return Messages(self.plan)
 
-    def transfer(self, step: Send) -> Transfer:
+    def transfer(self, step: StageSend) -> Transfer:
         """Return what a step sends."""
         return self.table.transfers[step.transfer]
 
-    def _describe(self, step: Run | Send) -> str:
-        if isinstance(step, Run):
+    def _describe(self, step: StageRun | StageSend) -> str:
+        if isinstance(step, StageRun):
             name = self.plan.stages[step.stage].name
             return name if step.action is None else f"{step.action}, {name}"
         transfer = self.transfer(step)

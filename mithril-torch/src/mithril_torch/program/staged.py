@@ -11,15 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from mithril.engine.kernels.registry import Kernel
-from mithril.engine.recording import Segment
-from mithril.mesh import Box, Mesh, Sharding
-from mithril.ops.collective import SEND
-from mithril.plan import Plan, Port
-from mithril.plan.messages import Message
-from mithril.plan.plan import issue_transfer
-from mithril.plan.timetable import Chunk, Run, Send, Timetable, Transfer
-from mithril.types import Shape
+from mithril.spi import (
+    Box,
+    Chunk,
+    Kernel,
+    Mesh,
+    Message,
+    Plan,
+    Port,
+    Segment,
+    Shape,
+    Sharding,
+    StageRun,
+    StageSend,
+    Timetable,
+    Transfer,
+    issue_transfer,
+)
+from mithril.spi.ops import SEND
 
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.program.codegen_options import CodegenOptions, in_range
@@ -75,7 +84,7 @@ def transfer_plan(mesh: Mesh, transfer: Transfer) -> Plan:
     """
     held = Port("x", transfer.type, transfer.source)
     wanted = Port("x", transfer.arriving, transfer.target)
-    table = Timetable((held,), (0,), (wanted,), (1,), (Send(0, 0, 1),), (transfer,))
+    table = Timetable((held,), (0,), (wanted,), (1,), (StageSend(0, 0, 1),), (transfer,))
     return Plan(mesh, (), table)
 
 
@@ -121,7 +130,7 @@ class _RankEmitter:
         started = {position for found in self._early.values() for position in found}
         for position in self._steps:
             step = self._rank_steps.table.steps[position]
-            if isinstance(step, Run):
+            if isinstance(step, StageRun):
                 for early in self._early.get(position, ()):
                     yield from self._emit_transfer(early)
                 yield from self._emit_run(step, position, dead[position])
@@ -165,7 +174,7 @@ class _RankEmitter:
 
     # ---------------------------------------------------------------- stages
 
-    def _emit_run(self, step: Run, position: int, dead: Sequence[int]) -> Iterator[Line]:
+    def _emit_run(self, step: StageRun, position: int, dead: Sequence[int]) -> Iterator[Line]:
         for slot in step.inputs:
             yield from self._emit_wait(slot)
         yield Line(comment(self._rank_steps.descriptions[position]))
@@ -195,7 +204,7 @@ class _RankEmitter:
     def _emit_transfer(self, position: int) -> Iterator[Line]:
         """Write what sends the parts that others need, and what makes this rank's own."""
         step = self._rank_steps.table.steps[position]
-        assert isinstance(step, Send), "only a step that sends has messages"
+        assert isinstance(step, StageSend), "only a step that sends has messages"
         transfer = self._rank_steps.transfer(step)
         source, target = self._name(step.source), self._name(step.target)
         pieces = [p for p in transfer.chunks if self._rank in (p.sender, p.receiver)]
@@ -253,7 +262,7 @@ class _RankEmitter:
             call = f"PendingAssembly({target}, [{', '.join(parts)}])"
             yield from self._emit_in_range(f"coming_{position} = {call}", position)
         step = self._rank_steps.table.steps[position]
-        assert isinstance(step, Send), "only what is sent is on its way"
+        assert isinstance(step, StageSend), "only what is sent is on its way"
         self._in_flight[step.target] = position
 
     def _emit_wait(self, slot: int) -> Iterator[Line]:
@@ -287,7 +296,7 @@ class _RankEmitter:
     def _emit_mark(self, position: int, *, is_wait: bool) -> Iterator[Line]:
         """Write what takes the time as messages begin, or go on."""
         step = self._rank_steps.table.steps[position]
-        if isinstance(step, Send):
+        if isinstance(step, StageSend):
             transfer = self._rank_steps.transfer(step)
             segment = Segment(SEND, transfer.scope, transfer.phase, issue_transfer(transfer))
             devices = sorted(transfer.devices)

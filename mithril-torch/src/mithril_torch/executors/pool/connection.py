@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from mithril.errors import BackendError
+from mithril.spi import BackendError
 
 from mithril_torch.executors.pool import faults
 from mithril_torch.executors.pool.faults import SourceMap

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from mithril.errors import BackendError
+from mithril.spi import BackendError
 
 from mithril_torch.executors.pool.batching import Batcher
 from mithril_torch.executors.pool.connection import Connection

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from mithril.errors import BackendError
+from mithril.spi import BackendError
 
 from mithril_torch.executors.pool.memory import Arena, Progress, anonymous_file
 from mithril_torch.executors.pool.messages import encode

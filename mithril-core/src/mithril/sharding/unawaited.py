@@ -1,0 +1,36 @@
+"""Values whose moves nobody waits for.
+
+Parameters are there before they are used, and gradients of them are not used before the update:
+what moves them may go on beside other work. Whatever else moves is needed by the next op.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from mithril.ir import Phase, Value
+from mithril.ir.rewrite import Region
+from mithril.sharding.regions import Link
+
+
+def find_unawaited(
+    parts: Iterable[Region], links: Iterable[Link], parameters: Iterable[Value]
+) -> frozenset[Value]:
+    """Return the values whose moves nobody waits for.
+
+    Args:
+        parts: a graph and the bodies in it.
+        links: between values of the one and the other; what one run of a body hands to the next is
+            waited for.
+        parameters: inputs that may rest in another sharding than they are used in.
+    """
+    found = set(parameters)
+    for part in parts:
+        uses = part.graph.uses()
+        made = (node.outputs for node in part.graph.nodes if node.phase == Phase.backward)
+        for value in itertools.chain.from_iterable(made):
+            if all(user.phase == Phase.update for user, _ in uses.get(value, ())):
+                found.add(value)
+    handed_on = (link for link in links if not link.stacks and not link.slices)
+    return frozenset(found.difference(*((link.source, link.target) for link in handed_on)))
