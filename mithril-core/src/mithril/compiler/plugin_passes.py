@@ -17,6 +17,7 @@ from mithril.ir.rewrite import all_nodes
 from mithril.ir.verify import verify
 from mithril.plan import Plan, Program
 from mithril.plugins.extensions import Extension, Kind, find_extension
+from mithril.transform import eliminate_dead
 
 Changed = TypeVar("Changed", Graph, Program)
 
@@ -58,6 +59,7 @@ def change_graph(
     for one in _of_kind(passes, Kind.graph_pass):
         changed = _run(one, graph, target, Graph)
         _check(one, graph, changed)
+        changed = eliminate_dead(changed)
         notes.append(_note(one, [(graph, changed)]))
         graph = changed
     return graph, tuple(notes)

@@ -228,7 +228,7 @@ def _make_class(
         },
         frozen=True,
     )
-    made.__module__ = op_class.__module__
+    made.__module__ = origin
     return made
 
 

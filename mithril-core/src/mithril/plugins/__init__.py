@@ -12,6 +12,7 @@ from mithril.plugins.events import Compiled, Evaluated
 from mithril.plugins.hookspecs import hookimpl
 from mithril.plugins.kernels import PluginKernel
 from mithril.plugins.launch import Command, LaunchRequest, free_port
+from mithril.plugins.passes import PassTarget
 from mithril.plugins.spec import BACKEND_API, BackendSpec
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BACKEND_API", "BackendSpec", "Command", "Compiled", "Evaluated", "LaunchRequest",
-    "PluginKernel", "free_port", "hookimpl", "register_plugin", "unregister_plugin",
+    "PassTarget", "PluginKernel", "free_port", "hookimpl", "register_plugin", "unregister_plugin",
 ]  # fmt: skip
 
 

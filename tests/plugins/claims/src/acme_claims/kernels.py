@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mithril.plugins import PluginKernel, hookimpl
+from mithril.spi import PluginKernel, hookimpl
 
 
 @hookimpl

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from mithril.plugins import hookimpl
+from mithril.spi import hookimpl
 
 
 @hookimpl

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from mithril.plugins import Evaluated, PluginKernel, hookimpl
+from mithril.spi import Evaluated, PluginKernel, hookimpl
 
 
 @hookimpl

@@ -1,7 +1,7 @@
 """Layers on the op of this package."""
 
 import mithril as ml
-from mithril.ir import Tensor
+from mithril.spi import Tensor
 
 from acme_kinds.ops import swish
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mithril.plugins import Compiled, Evaluated, PluginKernel, hookimpl
+from mithril.spi import Compiled, Evaluated, PluginKernel, hookimpl
 
 EVENTS: list[Compiled | Evaluated] = []
 """What the observer heard."""
