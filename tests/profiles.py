@@ -9,13 +9,10 @@ Tolerances are the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable
 from inspect import signature
-from typing import TypeVar
 
 import pytest
-
-Case = TypeVar("Case")
 
 PROFILE = "MITHRIL_TEST_PROFILE"
 """The environment variable that names the profile; processes which tests start inherit it."""
@@ -32,14 +29,6 @@ def runs_all() -> bool:
 def scaled(examples: int) -> int:
     """Return how many examples a property test draws, which draws so many under `--all`."""
     return examples if runs_all() else max(1, examples // SHARE)
-
-
-def first_of_each(cases: Iterable[Case], kind: Callable[[Case], Hashable]) -> list[Case]:
-    """Return the first case of each kind, in order."""
-    found: dict[Hashable, Case] = {}
-    for case in cases:
-        found.setdefault(kind(case), case)
-    return list(found.values())
 
 
 def quick(condition: Callable[..., bool]) -> pytest.MarkDecorator:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
@@ -103,7 +104,9 @@ def _describe_member(name: str, value: Any, kind: type) -> Iterator[str]:
 
 
 def _signature(function: Any) -> str:
-    return str(inspect.signature(function)).replace("'", "")
+    """Return a signature in which a default that is no literal has its name."""
+    text = str(inspect.signature(function)).replace("'", "")
+    return re.sub(r"<(?:function |class )?([\w.]+)[^<>]*>", r"\1", text)
 
 
 def _show(value: Any) -> str:
@@ -153,7 +156,7 @@ def _keeps(before: str, after: str) -> bool:
 def _parameters(line: str) -> tuple[str, dict[str, tuple[str, bool]], str]:
     """Return the stars of a signature, its parameters with whether they may be left out, its result."""
     text = line.removeprefix("def ").partition("(")[2]
-    (function,) = ast.parse(f"def f({_parsable(text)}: ...").body
+    (function,) = ast.parse(f"def f({text.removesuffix(REQUIRED)}: ...").body
     assert isinstance(function, ast.FunctionDef)
     arguments = function.args
     plain = [*arguments.posonlyargs, *arguments.args]
@@ -163,11 +166,6 @@ def _parameters(line: str) -> tuple[str, dict[str, tuple[str, bool]], str]:
         found[x.arg] = _text(x.annotation), default is not None
     stars = "".join(x.arg for x in (arguments.vararg, arguments.kwarg) if x)
     return stars, found, _text(function.returns)
-
-
-def _parsable(text: str) -> str:
-    """Defaults that are objects, such as `<factory>`, are no Python."""
-    return text.replace("<", "_").replace(">", "_").replace("-_", "->")
 
 
 def _text(node: ast.expr | None) -> str:

@@ -12,11 +12,11 @@ from mithril import ops
 from mithril.cost.liveness import Liveness, arrange
 from mithril.engine import Engine
 from mithril.ir import Builder, Constant, Graph, Node, Repeat, Tensor, Value
+from mithril.testing.cases import CASES, Case
+from mithril.testing.evaluate import type_of
 from mithril.types import DType, TensorType
 
 from tests.arena.programs import assert_equal_in_arena, graphs, run
-from tests.ops.cases import CASES, Case
-from tests.ops.evaluate import type_of
 from tests.profiles import quick, scaled
 
 ENGINES = ("numpy", "torch")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 from mithril.engine import Engine
 from mithril.ir import Builder, Graph, Tensor
+from mithril.testing.cases import Case
+from mithril.testing.evaluate import assert_close, coarsest, evaluate, seeds, type_of
 from mithril.transform import cotangent_name, differentiate, gradient_of
 
 from tests.conformance.engines import held, narrowed, run
-from tests.ops.cases import Case
-from tests.ops.evaluate import assert_close, coarsest, evaluate, seeds, type_of
 from tests.ops.test_gradients import arrays_for
 
 

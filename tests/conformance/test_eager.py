@@ -6,9 +6,10 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
+from mithril.testing.levels import first_of_each
 
 from tests.conformance.engines import BACKENDS, PACKAGES, opened
-from tests.profiles import first_of_each, quick
+from tests.profiles import quick
 from tests.runtime.test_eager import CASES, ORACLE_ARGUMENTS, Case, check
 
 EVEN, UNEVEN = {"a": 2, "b": 2}, {"a": 3, "b": 2}

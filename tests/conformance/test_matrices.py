@@ -7,10 +7,10 @@ import mithril.numpy as mnp
 import numpy as np
 import pytest
 from mithril import P, ops
+from mithril.testing.cases_matrix import definite, spread
 from mithril.types import DType
 
 from tests.conformance.engines import BACKENDS, opened
-from tests.ops.cases_matrix import definite, spread
 from tests.tolerances import TOLERANCE
 
 ALL = pytest.mark.parametrize("backend", ["numpy", *BACKENDS])

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import P
+from mithril.testing.layer_cases import CASES, Case
 
 from tests.conformance.engines import BACKENDS, LOCKSTEP, name_of, opened, options_of
-from tests.models.layer_cases import CASES, Case
 from tests.models.test_every_layer import SPLIT, agree, on, results
 from tests.profiles import quick, scaled
 from tests.runtime.test_precision import POLICIES, check_training_step, images, transformer

@@ -10,13 +10,10 @@ from mithril import ops
 from mithril.engine import Engine
 from mithril.ir import Op
 from mithril.ops.random import RandomBits
-
-from tests.conformance.engines import ON_ONE_DEVICE, narrowed, opened, run
-from tests.conformance.merged import MergedCases
-from tests.ops.arrays import floats
-from tests.ops.cases import CASES, Case
-from tests.ops.cases_primitive import CHOSEN, infinite
-from tests.ops.evaluate import (
+from mithril.testing.arrays import floats
+from mithril.testing.cases import CASES, Case
+from mithril.testing.cases_primitive import CHOSEN, infinite
+from mithril.testing.evaluate import (
     assert_close,
     coarsest,
     evaluate,
@@ -24,6 +21,9 @@ from tests.ops.evaluate import (
     inputs_of,
     type_of,
 )
+
+from tests.conformance.engines import ON_ONE_DEVICE, narrowed, opened, run
+from tests.conformance.merged import MergedCases
 from tests.ops.test_forward import FLOATING
 from tests.ops.test_gradients import FLOATING as DIFFERENTIABLE
 from tests.profiles import runs_all

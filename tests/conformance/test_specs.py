@@ -16,12 +16,13 @@ from mithril.ir.rule import FactorDims
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan
 from mithril.sharding import Layout
+from mithril.testing.cases import CASES, Case
+from mithril.testing.evaluate import apply, assert_close, coarsest, type_of
+from mithril.testing.levels import first_of_each
 
 from tests.conformance.engines import IN_ONE_PROCESS, held, narrowed, opened, run_plan
-from tests.ops.cases import CASES, Case
-from tests.ops.evaluate import apply, assert_close, coarsest, type_of
 from tests.ops.test_rules import rule_of
-from tests.profiles import first_of_each, quick
+from tests.profiles import quick
 
 MESH = Mesh(a=2, b=3)
 SPLIT = [case for case in CASES if rule_of(case).splittable]

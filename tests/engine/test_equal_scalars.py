@@ -6,9 +6,8 @@ import numpy as np
 from mithril import ops
 from mithril.engine.equal_scalars import join_equal_scalars
 from mithril.ir import Builder, Graph
+from mithril.testing.evaluate import evaluate
 from mithril.types import DType, TensorType
-
-from tests.ops.evaluate import evaluate
 
 SCALAR, VECTOR = TensorType((), DType.float64), TensorType((3,), DType.float64)
 

@@ -11,7 +11,9 @@ from mithril import ops
 from mithril.ir import Constant, registry
 
 ROOT = Path(__file__).parents[2]
-CORE = ROOT / "mithril-core/src/mithril/engine/kernels"
+ENGINE = ROOT / "mithril-core/src/mithril/engine"
+SHARED = ENGINE / "standard"
+NUMPY = ENGINE / "kernels"
 BACKENDS = sorted(ROOT.glob("mithril-*/src/mithril_*/kernels"))
 REGISTERS = {"kernel", "same", "same_name", "register", "register_same"}
 
@@ -60,8 +62,20 @@ def families(folder: Path) -> dict[str, str]:
     return {name: path.stem for path in sorted(folder.glob("*.py")) for name in registered(path)}
 
 
+def families_of_the_core() -> dict[str, str]:
+    """Return those of the kernels for NumPy, and of the shared ones that stand beneath them."""
+    return families(SHARED) | families(NUMPY)
+
+
+def test_numpys_own_kernels_are_of_the_same_families() -> None:
+    shared, own = families(SHARED), families(NUMPY)
+    both = shared.keys() & own.keys()
+    assert len(both) > 30
+    assert {name: own[name] for name in both} == {name: shared[name] for name in both}
+
+
 def test_the_core_has_a_family_for_every_op() -> None:
-    found = families(CORE)
+    found = families_of_the_core()
     assert found["Add"] == "elementwise"
     assert found[Constant.__name__] == "elementwise"
     assert found[ops.Cumsum.__name__] == "reduce"
@@ -80,7 +94,7 @@ def test_there_are_three_other_backends() -> None:
 
 @pytest.mark.parametrize("folder", BACKENDS, ids=lambda path: path.parent.name)
 def test_families_are_those_of_the_core(folder: Path) -> None:
-    core, found = families(CORE), families(folder)
+    core, found = families_of_the_core(), families(folder)
     apart = {
         name: (home, core[name]) for name, home in found.items() if core.get(name, home) != home
     }

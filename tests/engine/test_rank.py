@@ -17,7 +17,7 @@ from mithril.ir import Builder, Op, Tensor
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import AllReduce, AxisIndex
 from mithril.plan import Port, Program
-from mithril.types import DType, TensorType
+from mithril.types import DType, TensorType, as_dtype
 
 from tests.conformance.test_collectives import OVER, program
 from tests.engine.programs import execute
@@ -38,13 +38,15 @@ class Meeting:
     def _bound(self, kind: type[Op], rank: int) -> Callable[[Any, Mesh], Callable[..., Any]]:
         def factory(op: Any, mesh: Mesh) -> Callable[..., Any]:
             members = next(group for group in mesh.groups(op.axes) if rank in group)
-            together, index = EXCHANGES[kind](op, np), members.index(rank)
+            index = members.index(rank)
 
             def run(*operands: Any) -> Any:
                 self._places[rank] = operands
                 self._barrier.wait()
                 values = [self._places[member] for member in members]
                 self._barrier.wait()
+                types = [TensorType(x.shape, as_dtype(x.dtype)) for x in operands]
+                together = EXCHANGES[kind](op, types, np)
                 made = together(*(list(column) for column in zip(*values, strict=True)))
                 if kind.name in ("all_reduce", "all_gather"):
                     return made

@@ -11,12 +11,12 @@ from mithril import ops
 from mithril.engine.kernels.elementwise import erf_float32
 from mithril.ir import Constant, Op
 from mithril.ops.collective import KeepFirst, TakeShard
+from mithril.testing.arrays import floats, integers
+from mithril.testing.evaluate import apply, assert_close, type_of
 from mithril.types import DType
 from mithril_mlx.kernels import KERNELS
 from mithril_mlx.tensors import to_mlx, to_numpy
 
-from tests.ops.arrays import floats, integers
-from tests.ops.evaluate import apply, assert_close, type_of
 from tests.profiles import quick
 
 SIGNED = ["int8", "int16", "int32", "int64"]

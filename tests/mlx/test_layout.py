@@ -17,13 +17,13 @@ from mithril.ir import Builder, Graph, Tensor
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh
 from mithril.plan import Program
+from mithril.testing.arrays import floats
+from mithril.testing.evaluate import assert_close, differentiable, seeds
 from mithril.transform import cotangent_name, differentiate, gradient_of
 from mithril.types import DType, TensorType
 from mithril_mlx.layout import OfImages, channels_last
 
 from tests.conformance.engines import run
-from tests.ops.arrays import floats
-from tests.ops.evaluate import assert_close, differentiable, seeds
 
 IMAGE, WEIGHT, ROW = (2, 3, 6, 4), (3, 3, 3, 3), (4,)
 Cased = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -11,12 +11,12 @@ from mithril.errors import ShapeError
 from mithril.ir import Op
 from mithril.ops.attention import Attention
 from mithril.ops.conv import Padding
+from mithril.testing.arrays import floats
+from mithril.testing.evaluate import apply, type_of
 from mithril.types import DType, Shape
 from mithril_mlx.kernels import attention, convolution, exponential, normalization, position
 
 from tests.mlx.test_kernels import check
-from tests.ops.arrays import floats
-from tests.ops.evaluate import apply, type_of
 
 F32 = np.float32
 

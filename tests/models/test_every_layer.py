@@ -6,8 +6,8 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril import P, models
+from mithril.testing.layer_cases import CASES, Case, is_first_of_its_layer
 
-from tests.models.layer_cases import CASES, Case, is_first_of_its_layer
 from tests.profiles import quick
 from tests.tolerances import DIFFERENCES, TOLERANCE
 

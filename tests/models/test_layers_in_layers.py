@@ -13,9 +13,9 @@ from mithril import P
 from mithril.errors import GraphError
 from mithril.ir import Tensor
 from mithril.models.trace import trace
+from mithril.testing.layer_cases import CASES, Case, is_first_of_its_layer
 
 from tests.models.evaluate import floats, random
-from tests.models.layer_cases import CASES, Case, is_first_of_its_layer
 from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from mithril.ir import Builder, Op, Rule, Tensor, Tensors
 from mithril.ir.rule import FactorDims
+from mithril.testing.evaluate import assert_close, coarsest, evaluate, type_of
 from mithril.types import DType, TensorType
-
-from tests.ops.evaluate import assert_close, coarsest, evaluate, type_of
 
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 Place = Mapping[str, int]  # for each split factor, the number of the part

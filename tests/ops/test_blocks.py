@@ -7,10 +7,10 @@ import pytest
 from mithril import ops
 from mithril.engine.kernels import blocks, position
 from mithril.engine.kernels.blocks import BLOCK
+from mithril.testing.cases import CASES, Case, is_first_of_its_op
+from mithril.testing.evaluate import apply, assert_close
 from mithril.types import DType
 
-from tests.ops.cases import CASES, Case, is_first_of_its_op
-from tests.ops.evaluate import apply, assert_close
 from tests.ops.oracles import ORACLES
 from tests.profiles import quick
 

@@ -16,7 +16,7 @@ from mithril.errors import BackendError, GraphError, OptionError, ShapeError
 from mithril.ir import registry
 from mithril.mesh import Mesh
 from mithril.runtime import Backend
-from mithril.types import TensorType
+from mithril.types import DType, TensorType
 
 from tests.graphs import run, values_for
 from tests.ops.custom_ops import F32, Define, activation_model, f64, graph_of, norm_kernel
@@ -265,3 +265,59 @@ def test_an_argument_that_define_op_does_not_have() -> None:
         OptionError, match=r"define_op\(\) has no option 'shape'; did you mean 'shapes'"
     ):
         ml.define_op("again", shape=lambda x: x, rule="elementwise")  # type: ignore[call-arg]
+
+
+# ------------------------------------------------------------------ dtypes of a framework
+
+
+@dataclass(frozen=True)
+class Named:
+    """An array of a framework that has other names for dtypes: `dtypes.float`, as tinygrad has."""
+
+    values: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def dtype(self) -> str:
+        return f"dtypes.{NAMES[self.values.dtype.name]}"
+
+
+NAMES = {"float32": "float", "float64": "double", "int32": "int"}
+
+
+@dataclass(frozen=True, slots=True)
+class NamingEngine(NumpyEngine):
+    """Its engine, which says what Mithril calls them."""
+
+    name = "naming"
+
+    def dtype_name(self, dtype: Any) -> str:
+        known = {f"dtypes.{theirs}": name for name, theirs in NAMES.items()}
+        return known.get(dtype, str(dtype))
+
+
+def test_an_engine_names_the_dtypes_of_its_framework() -> None:
+    kernels = {"naming": lambda x: Named(x.values * 2)}
+    ml.define_op("naming.twice", shapes=lambda x: x, rule="elementwise", kernels=kernels)
+    op, x = registry()["naming.twice"](), Named(np.ones(2, np.float32))
+    type = TensorType((2,), DType.float32)
+    engine = NamingEngine(Mesh())
+    run = kernels_for("naming", {}, engine.dtype_name)["naming.twice"](op, [type])
+    assert run(x).values.tolist() == [2.0, 2.0]
+    wider = kernels_for("naming", {}, engine.dtype_name)["naming.twice"](op, [type])
+    with pytest.raises(
+        ShapeError, match=r"its naming kernel returned float64\[2\] for float64\[2\]"
+    ):
+        wider(Named(np.ones(2)))
+    unnamed = kernels_for("naming", {})["naming.twice"](op, [type])  # as it prints
+    with pytest.raises(ShapeError, match=r"its naming kernel returned float\[2\] for float\[2\]"):
+        unnamed(x)
+
+
+def test_by_default_a_dtype_is_called_as_it_prints() -> None:
+    engine = NumpyEngine(Mesh())
+    for dtype, name in ((np.dtype("float32"), "float32"), ("mlx.core.bool_", "bool")):
+        assert engine.dtype_name(dtype) == name

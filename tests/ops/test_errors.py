@@ -26,11 +26,11 @@ from mithril.errors import (
 from mithril.ir import Builder, Graph, Op
 from mithril.ops.expansion import gradient_by_expansion
 from mithril.ops.host import to_host, verify_host
+from mithril.testing.evaluate import apply
 from mithril.types import DType, TensorType, as_dtype, check_number, promote
 
 from tests.ops.custom_cases import CASES as CUSTOM
 from tests.ops.error_cases import CASES as MORE
-from tests.ops.evaluate import apply
 
 F32, I32, BOOL = DType.float32, DType.int32, DType.bool_
 

@@ -16,8 +16,8 @@ import pytest
 from mithril import ops
 from mithril.ir import Op, Rule, registry
 from mithril.ops.definition import UserOp
+from mithril.testing.cases import CASES, Case, floats, is_first_of_its_op
 
-from tests.ops.cases import CASES, Case, floats, is_first_of_its_op
 from tests.ops.sharded import Pick, check_picks, is_legal, picks
 from tests.ops.test_registry import GLOBAL_OPS
 from tests.ops.test_rules import rule_of

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from mithril.engine.kernels import KERNELS
 from mithril.ir import Builder, Graph
-from mithril.transform import expand
-
-from tests.ops.cases import CASES, Case, is_first_of_its_op, with_floats
-from tests.ops.evaluate import (
+from mithril.testing.cases import CASES, Case, is_first_of_its_op, with_floats
+from mithril.testing.evaluate import (
     assert_close,
     coarsest,
     evaluate,
@@ -18,6 +16,8 @@ from tests.ops.evaluate import (
     inputs_of,
     type_of,
 )
+from mithril.transform import expand
+
 from tests.ops.test_gradients import arrays_for, is_last
 from tests.profiles import quick
 

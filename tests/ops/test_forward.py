@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mithril import ops
+from mithril.testing.cases import CASES, Case, booleans, is_first_of_its_op
+from mithril.testing.evaluate import apply, assert_close, coarsest
 from mithril.types import DType
 
-from tests.ops.cases import CASES, Case, booleans, is_first_of_its_op
-from tests.ops.evaluate import apply, assert_close, coarsest
 from tests.ops.oracles import ORACLES
 from tests.ops.test_gradients import arrays_for
 from tests.profiles import quick

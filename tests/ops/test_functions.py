@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from mithril import ops
 from mithril.ir import Builder
+from mithril.testing.cases import CUBE, X, floats, integers
+from mithril.testing.evaluate import apply, assert_close, type_of
 from mithril.types import DType, TensorType
 
-from tests.ops.cases import CUBE, X, floats, integers
-from tests.ops.evaluate import apply, assert_close, type_of
 from tests.ops.test_properties import call
 
 IMAGE, WEIGHT = floats(2, 4, 6, 5), floats(8, 2, 3, 2, seed=1)

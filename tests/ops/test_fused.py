@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from mithril import ops
 from mithril.engine.kernels import KERNELS
 from mithril.engine.kernels import attention as kernels
+from mithril.testing.arrays import booleans, floats, integers
+from mithril.testing.cases import CASES, Case
+from mithril.testing.evaluate import apply, assert_close, evaluate, graph_of, inputs_of, type_of
 from mithril.transform import expand
 from mithril.types import DType
 
-from tests.ops.arrays import booleans, floats, integers
-from tests.ops.cases import CASES, Case
-from tests.ops.evaluate import apply, assert_close, evaluate, graph_of, inputs_of, type_of
 from tests.ops.oracles import ORACLES
 from tests.ops.test_properties import call
 from tests.profiles import quick

@@ -7,11 +7,8 @@ import pytest
 from mithril import ops
 from mithril.errors import GraphError
 from mithril.ir import Builder
-from mithril.transform import differentiate, gradient_of
-from mithril.types import DType, TensorType
-
-from tests.ops.cases import CASES, Case, X, is_first_of_its_op, with_floats
-from tests.ops.evaluate import (
+from mithril.testing.cases import CASES, Case, X, is_first_of_its_op, with_floats
+from mithril.testing.evaluate import (
     assert_close,
     differentiable,
     evaluate,
@@ -21,6 +18,9 @@ from tests.ops.evaluate import (
     seeds,
     type_of,
 )
+from mithril.transform import differentiate, gradient_of
+from mithril.types import DType, TensorType
+
 from tests.profiles import quick
 
 STEP = 1e-3

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from mithril import P, ops
 from mithril.ir import Builder
+from mithril.testing.arrays import floats, integers
+from mithril.testing.evaluate import assert_close, type_of
 from mithril.types import DType, TensorType
 
-from tests.ops.arrays import floats, integers
-from tests.ops.evaluate import assert_close, type_of
 from tests.ops.test_gradients import gradient_by
 from tests.ops.test_properties import call
 from tests.tolerances import DIFFERENCES

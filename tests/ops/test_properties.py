@@ -15,11 +15,11 @@ from mithril import ops
 from mithril.errors import ShapeError
 from mithril.ir import Builder
 from mithril.ops.shape import reshape_factors
+from mithril.testing.cases import floats, integers
+from mithril.testing.evaluate import assert_close, evaluate, type_of
 from mithril.transform import differentiate, gradient_of
 from mithril.types import DType, promote
 
-from tests.ops.cases import floats, integers
-from tests.ops.evaluate import assert_close, evaluate, type_of
 from tests.ops.sharded import check_rule
 
 SIZES = st.sampled_from([1, 2, 3, 4, 5, 6, 8, 12])

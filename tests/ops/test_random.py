@@ -7,9 +7,8 @@ import pytest
 from mithril import ops
 from mithril.errors import OptionError
 from mithril.ir import Builder
+from mithril.testing.evaluate import apply, evaluate
 from mithril.types import DType, TensorType
-
-from tests.ops.evaluate import apply, evaluate
 
 SEED = np.asarray(np.uint32(9))
 

@@ -9,9 +9,8 @@ import pytest
 from mithril.engine.kernels import KERNELS
 from mithril.ir import Op, registry
 from mithril.ops.attention import Attention, AttentionGradient
-
-from tests.ops.cases import CASES, Case
-from tests.ops.evaluate import type_of
+from mithril.testing.cases import CASES, Case
+from mithril.testing.evaluate import type_of
 
 OPS = sorted(registry().items())
 # These appear only in local programs: never differentiated, never partitioned.

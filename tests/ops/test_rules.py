@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from mithril import ops
 from mithril.ir import Rule, registry
+from mithril.testing.cases import CASES, X, floats, is_first_of_its_op
+from mithril.testing.evaluate import apply, assert_close, coarsest, type_of
 
-from tests.ops.cases import CASES, X, floats, is_first_of_its_op
-from tests.ops.evaluate import apply, assert_close, coarsest, type_of
 from tests.ops.sharded import check_rule
 from tests.profiles import quick
 

@@ -8,9 +8,9 @@ import pytest
 from mithril.errors import ShapeError
 from mithril.ir.op import registry
 from mithril.ops.elementwise import Elementwise
+from mithril.testing.cases import CASES
 from mithril.types import DType, TensorType
 
-from tests.ops.cases import CASES
 from tests.tolerances import TOLERANCE
 
 OPS: dict[str, tuple[Elementwise, int]] = {

@@ -9,10 +9,10 @@ import pytest
 from mithril import ops
 from mithril.ir import Builder, Graph
 from mithril.ops.expansion import gradient_by_expansion
+from mithril.testing.arrays import booleans, floats, integers
+from mithril.testing.evaluate import assert_close, evaluate, type_of
 from mithril.transform import cotangent_name, differentiate, gradient_of
 
-from tests.ops.arrays import booleans, floats, integers
-from tests.ops.evaluate import assert_close, evaluate, type_of
 from tests.tolerances import DIFFERENCES
 
 STEP = 1e-3

@@ -15,9 +15,9 @@ from mithril import P, ops
 from mithril.ops.elementwise import FloatOnly
 from mithril.runtime import backend as backend_module
 from mithril.runtime.functions import ALIASES, NOT_EAGER
+from mithril.testing.cases import CASES as OPS_CASES
 from mithril.types import DType
 
-from tests.ops.cases import CASES as OPS_CASES
 from tests.ops.oracles import ORACLES
 from tests.profiles import quick
 from tests.tolerances import TOLERANCE

@@ -21,7 +21,7 @@ CORE = ROOT / "mithril-core/src/mithril"
 BACKENDS = sorted(
     path for name in ("jax", "torch", "mlx") for path in ROOT.glob(f"mithril-{name}/src/**/*.py")
 )
-OWN = {CORE / "engine/numpy_engine.py": {"mithril.engine.kernels.writing"}, CORE / "plugins/numpy.py": {
+OWN = {CORE / "engine/numpy_engine.py": {"mithril.engine.kernels", "mithril.engine.kernels.writing"}, CORE / "plugins/numpy.py": {
     "mithril.engine.numpy_engine"
 }}  # fmt: skip
 """The modules of the NumPy backend, and which of its own modules each may import beside spi."""

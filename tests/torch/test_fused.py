@@ -15,10 +15,10 @@ from mithril import ops
 from mithril.ir import Op
 from mithril.ops.conv import Convolution
 from mithril.ops.pool import AvgPool, AvgPoolGradient, MaxPool, MaxPoolGradient
+from mithril.testing.arrays import floats, integers
+from mithril.testing.evaluate import apply, assert_close
 from mithril.types import DType, as_dtype
 
-from tests.ops.arrays import floats, integers
-from tests.ops.evaluate import apply, assert_close
 from tests.ops.test_fused import attentions
 
 torch = pytest.importorskip("torch")

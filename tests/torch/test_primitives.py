@@ -14,10 +14,10 @@ from mithril import ops
 from mithril.ir import Op
 from mithril.ops.collective import KeepFirst, TakeShard
 from mithril.ops.random import RandomBits
+from mithril.testing.cases_primitive import CHOSEN, PRIMITIVE, infinite
+from mithril.testing.evaluate import apply, assert_close, coarsest, type_of
 from mithril.types import DType
 
-from tests.ops.cases_primitive import CHOSEN, PRIMITIVE, infinite
-from tests.ops.evaluate import apply, assert_close, coarsest, type_of
 from tests.profiles import quick
 
 torch = pytest.importorskip("torch")

@@ -9,6 +9,8 @@ import torch
 from mithril.cli.gpt import Sizes, gpt, with_loss
 from mithril.ir import Builder, Graph
 from mithril.ops.linalg import Einsum
+from mithril.testing.arrays import floats
+from mithril.testing.evaluate import apply
 from mithril.types import DType, TensorType
 from mithril_torch import engine as engines
 from mithril_torch.kernels.linalg import onednn_product
@@ -16,8 +18,6 @@ from mithril_torch.program import onednn
 from mithril_torch.program.fusing import EinsumAdd, EinsumInto, OneDnnProduct
 from mithril_torch.program.onednn import is_onednn_faster, use_onednn
 
-from tests.ops.arrays import floats
-from tests.ops.evaluate import apply
 from tests.tolerances import TOLERANCE
 from tests.torch.test_primitives import run
 

@@ -8,10 +8,10 @@ from mithril.ir import Builder, Graph, Tensor
 from mithril.ir.verify import verify
 from mithril.ops import Cast, Einsum
 from mithril.options import Precision
+from mithril.testing.cases import CASES, Case, is_first_of_its_op
 from mithril.transform import eliminate_dead, mix
 from mithril.types import DType, TensorType, as_dtype
 
-from tests.ops.cases import CASES, Case, is_first_of_its_op
 from tests.profiles import quick
 
 F32, BF16 = DType.float32, DType.bfloat16

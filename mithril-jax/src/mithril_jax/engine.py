@@ -130,7 +130,7 @@ class JaxEngine(Engine):
     @property
     def kernels(self) -> frozenset[str]:
         """Names of the ops with a kernel."""
-        return frozenset(kernels_for(self.name, KERNELS))
+        return frozenset(kernels_for(self.name, KERNELS, self.dtype_name))
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -169,7 +169,7 @@ class JaxEngine(Engine):
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> JaxExecutable:
         """Turn a program into a jitted function; `donate` are inputs that are given up."""
-        kernels = kernels_for(self.name, kernels_on(self.platform))
+        kernels = kernels_for(self.name, kernels_on(self.platform), self.dtype_name)
         function = function_of(program, self.opened, kernels)
         kind = MeasuredExecutable if self.is_measuring else JaxExecutable
         return kind(program, function, self.opened, self.options, tuple(donate))
@@ -215,7 +215,7 @@ class JaxEngine(Engine):
         if self.options.pjit_lowering_strategy != "gspmd" or self.mesh.size == 1:
             return self.lower(program, donate)
         # Those of a platform are for what a device has: joined dimensions could not stay split.
-        kernels = kernels_for(self.name, KERNELS)
+        kernels = kernels_for(self.name, KERNELS, self.dtype_name)
         function = whole_function(whole, program, self.opened, kernels)
         kind = MeasuredExecutable if self.is_measuring else JaxExecutable
         return kind(program, function, self.opened, self.options, tuple(donate), flagged=False)

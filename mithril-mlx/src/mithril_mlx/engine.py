@@ -179,7 +179,7 @@ class MLXEngine(Engine):
     @property
     def kernels(self) -> frozenset[str]:
         """Names of the ops with a kernel."""
-        return frozenset(kernels_for(self.name, KERNELS))
+        return frozenset(kernels_for(self.name, KERNELS, self.dtype_name))
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -292,7 +292,7 @@ class MLXEngine(Engine):
         """Turn a program into straight-line Python that builds MLX's lazy graph."""
         if self.communicator is not None and self._rank not in program.mesh.flat:
             return RemoteStage(program, self.communicator, self._rank)
-        kernels = kernels_for(self.name, KERNELS)
+        kernels = kernels_for(self.name, KERNELS, self.dtype_name)
         if self.options.channels_last:
             program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
         overwritten = find_overwritten(program, donate)

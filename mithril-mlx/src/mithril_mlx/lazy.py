@@ -118,7 +118,8 @@ def _asarray(x: Any, dtype: Any = None) -> mx.array:
 
 _FUNCTIONS: dict[str, Any] = {
     "asarray": _asarray, "add": mx.add, "maximum": mx.maximum, "minimum": mx.minimum,
-    "concatenate": mx.concatenate, "stack": mx.stack, "zeros_like": mx.zeros_like,
+    "concat": mx.concatenate, "stack": mx.stack, "zeros_like": mx.zeros_like,
+    "float32": mx.float32,
 }  # fmt: skip
 
 

@@ -212,7 +212,7 @@ class TorchEngine(Engine):
     @property
     def kernels(self) -> frozenset[str]:
         """Names of the ops with a kernel."""
-        return frozenset(kernels_for(self.name, kernels_on(self.device)))
+        return frozenset(kernels_for(self.name, kernels_on(self.device), self.dtype_name))
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -243,7 +243,7 @@ class TorchEngine(Engine):
         self._check_host([program])
         if self.options.trace_module_partitioning:
             log_layout(program)
-        kernels = kernels_for(self.name, kernels_on(self.device))
+        kernels = kernels_for(self.name, kernels_on(self.device), self.dtype_name)
         if not isinstance(self.executor, LockstepExecutor):
             program = reuse_donated(program, donate)
         return self.executor.lower(program, kernels, self.codegen)
@@ -257,7 +257,7 @@ class TorchEngine(Engine):
         self._check_host([stage.program for stage in plan.stages])
         if self.options.trace_module_partitioning:
             log_plan(plan)
-        kernels = kernels_for(self.name, kernels_on(self.device))
+        kernels = kernels_for(self.name, kernels_on(self.device), self.dtype_name)
         found = self.executor.lower_plan(plan, kernels, self.codegen)
         return super().lower_stages(plan, donate) if found is None else found
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mithril.cli import conformance
 from mithril.cli.faults import list_frames, locate
 from mithril.cli.options import Given, read_options
 from mithril.cli.table import make_note, make_table, uses_color
@@ -37,6 +38,7 @@ OPTION = ("name", "type", "default")
 HEADER = ("NAME", "PACKAGE", "FRAMEWORK", "API", "STATUS", "NOTE")
 
 app = typer.Typer(help="The installed backends.", no_args_is_help=True, rich_markup_mode=None)
+app.command("check")(conformance.check)
 
 
 @app.command("list")

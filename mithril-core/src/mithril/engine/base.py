@@ -15,12 +15,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from mithril.engine.arena import Arrange
 from mithril.engine.interop import Interop
+from mithril.engine.kernels.custom import name_dtype
 from mithril.engine.protocol import Executable, Handle, Produce
 from mithril.engine.recording import EngineProfiler
 from mithril.engine.staged import StagedExecutable
@@ -105,6 +106,20 @@ class Engine(ABC):
             dtype: one that is not of `dtypes`.
         """
         return "use dtype='float32'"
+
+    def dtype_name(self, dtype: Any) -> str:
+        """Return what Mithril calls a dtype of the framework, by which kernels' results are judged.
+
+        By default the last part of how it prints, `float32` for `torch.float32`. An engine whose
+        framework has other names says here which of Mithril's each is.
+
+        Args:
+            dtype: the `dtype` of one of its arrays.
+
+        Returns:
+            The name, such as `float32`; any other text for a dtype that Mithril does not have.
+        """
+        return name_dtype(dtype)
 
     @property
     def device_kind(self) -> str:

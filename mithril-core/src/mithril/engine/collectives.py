@@ -3,61 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
+from functools import reduce
 from typing import Any
 
-import numpy as np
-
+from mithril.engine.standard.namespace import ArrayNamespace, dtype_in, widen
 from mithril.ir import Op
+from mithril.ir.op import Types
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
+from mithril.types import DType
 
 Group = list[Any]
-SMALL_FLOATS = ("bfloat16", "float16")  # sums of these are taken in float32
+Exchange = Callable[[Group], Any]
 COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
-def _all_reduce(op: Any, xp: ModuleType) -> Callable[..., Any]:
-    return _each(_reducer(op.reduction, xp))
+def _all_reduce(op: Any, types: Types, xp: ArrayNamespace) -> Callable[..., Any]:
+    return _each([_reducer(op.reduction, type.dtype, xp) for type in types])
 
 
-def _reducer(reduction: str, xp: ModuleType) -> Callable[[Group], Any]:
+def _reducer(reduction: str, dtype: DType, xp: ArrayNamespace) -> Exchange:
+    """Return what combines the values of a group; sums of 16-bit floats are taken in float32."""
     combine = getattr(xp, COMBINE[reduction])
+    if reduction != "sum" or widen(dtype) is dtype:
+        return lambda parts: reduce(combine, parts)
+    wide = dtype_in(xp, widen(dtype))
 
-    def reduce(parts: Group) -> Any:
-        dtype = parts[0].dtype
-        # A framework writes its own dtypes with its name in front.
-        small = str(dtype).rpartition(".")[2] in SMALL_FLOATS and reduction == "sum"
-        total = xp.asarray(parts[0], dtype=np.float32) if small else parts[0]
-        for part in parts[1:]:
-            total = combine(total, part)
-        return xp.asarray(total, dtype=dtype)
+    def add(parts: Group) -> Any:
+        total = reduce(combine, [xp.asarray(part, dtype=wide) for part in parts])
+        return xp.asarray(total, dtype=parts[0].dtype)
 
-    return reduce
+    return add
 
 
-def _all_gather(op: Any, xp: ModuleType) -> Callable[..., Any]:
-    return _each(lambda parts: xp.concatenate(parts, axis=op.dimension))
+def _all_gather(op: Any, types: Types, xp: ArrayNamespace) -> Callable[..., Any]:
+    return _each([lambda parts: xp.concat(parts, axis=op.dimension)] * len(types))
 
 
-def _reduce_scatter(op: Any, xp: ModuleType) -> Callable[..., Any]:
-    reduce = _reducer(op.reduction, xp)
-    return _each(lambda parts: _cut(reduce(parts), op.dimension, op.count))
+def _reduce_scatter(op: Any, types: Types, xp: ArrayNamespace) -> Callable[..., Any]:
+    def exchange(dtype: DType) -> Exchange:
+        combine = _reducer(op.reduction, dtype, xp)
+        return lambda parts: _cut(combine(parts), op.dimension, op.count)
+
+    return _each([exchange(type.dtype) for type in types])
 
 
-def _each(exchange: Callable[[Group], Any]) -> Callable[..., Any]:
+def _each(exchanges: list[Exchange]) -> Callable[..., Any]:
     """Return the function of one operand as one of several, each by itself."""
-    return lambda *groups: tuple(map(exchange, groups)) if len(groups) > 1 else exchange(groups[0])
+    if len(exchanges) == 1:
+        return exchanges[0]
+    return lambda *groups: tuple(
+        exchange(group) for exchange, group in zip(exchanges, groups, strict=True)
+    )
 
 
-def _all_to_all(op: Any, xp: ModuleType) -> Callable[..., Any]:
+def _all_to_all(op: Any, types: Types, xp: ArrayNamespace) -> Callable[..., Any]:
     def run(parts: Group) -> Group:
         pieces = [_cut(part, op.split, op.count) for part in parts]
-        return [xp.concatenate(column, axis=op.concat) for column in zip(*pieces, strict=True)]
+        return [xp.concat(column, axis=op.concat) for column in zip(*pieces, strict=True)]
 
-    return _each(run)
+    return _each([run] * len(types))
 
 
-def _permute(op: Any, xp: ModuleType) -> Callable[..., Any]:
+def _permute(op: Any, types: Types, xp: ArrayNamespace) -> Callable[..., Any]:
     def run(parts: Group) -> Group:
         sources = op.sources
         return [
@@ -65,20 +72,20 @@ def _permute(op: Any, xp: ModuleType) -> Callable[..., Any]:
             for member, part in enumerate(parts)
         ]
 
-    return _each(run)
+    return _each([run] * len(types))
 
 
 def _cut(x: Any, dimension: int, count: int) -> Group:
     size = x.shape[dimension] // count
     before = (slice(None),) * dimension
-    return [x[(*before, slice(i * size, (i + 1) * size))] for i in range(count)]
+    return [x[(*before, slice(i * size, (i + 1) * size), ...)] for i in range(count)]
 
 
-EXCHANGES: dict[type[Op], Callable[[Any, ModuleType], Callable[..., Any]]] = {
+EXCHANGES: dict[type[Op], Callable[[Any, Types, ArrayNamespace], Callable[..., Any]]] = {
     AllReduce: _all_reduce,
     AllGather: _all_gather,
     ReduceScatter: _reduce_scatter,
     AllToAll: _all_to_all,
     Permute: _permute,
 }
-"""For each collective the factory `(op, namespace)` of the function that carries it out."""
+"""For each collective the factory `(op, operand types, namespace)` of what carries it out."""

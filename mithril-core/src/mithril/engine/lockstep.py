@@ -361,7 +361,8 @@ class Writer:
 
     def _collective(self, node: Node, function: str, inherited: Axes) -> Iterator[str]:
         op = node.op
-        self.constants[function] = EXCHANGES[type(op)](op, self._xp)
+        types = [value.type for value in node.inputs]
+        self.constants[function] = EXCHANGES[type(op)](op, types, self._xp)
         axes: Axes = op.axes  # type: ignore[attr-defined]
         same_for_all = isinstance(op, AllReduce | AllGather)
         kept = tuple(axis for axis in inherited if axis not in axes)

@@ -9,9 +9,9 @@ from typing import Self
 
 import numpy as np
 
+from mithril.engine.kernels import KERNELS, on_namespace
 from mithril.engine.kernels.writing import WRITERS
 from mithril.spi import (
-    SHARED_KERNELS,
     Arrange,
     Engine,
     Executable,
@@ -26,7 +26,6 @@ from mithril.spi import (
     SimulatedArenas,
     TensorType,
     Transfer,
-    bind_namespace,
     host_shards,
     kernels_for,
     move_shards,
@@ -34,7 +33,7 @@ from mithril.spi import (
 )
 from mithril.spi.ops import Repeat
 
-NUMPY_KERNELS = bind_namespace(SHARED_KERNELS, np)
+NUMPY_KERNELS = on_namespace(KERNELS, np)
 """The kernels of all ops on NumPy."""
 _IN_ARENA = (*WRITERS, Repeat.name)
 
@@ -77,7 +76,7 @@ class NumpyEngine(Engine):
     @property
     def kernels(self) -> frozenset[str]:
         """All ops, and those of users that have a kernel for this engine."""
-        return frozenset(kernels_for(self.name, NUMPY_KERNELS))
+        return frozenset(kernels_for(self.name, NUMPY_KERNELS, self.dtype_name))
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> list[np.ndarray]:
         """Make a distributed array; see `Engine.put`."""
@@ -109,7 +108,7 @@ class NumpyEngine(Engine):
     def _lower(
         self, program: Program, donate: Collection[int], arenas: SimulatedArenas | None
     ) -> Executable:
-        kernels = kernels_for(self.name, NUMPY_KERNELS)
+        kernels = kernels_for(self.name, NUMPY_KERNELS, self.dtype_name)
         reusing = reuse_donated(program, donate)
         layout = None if arenas is None else arenas.lay_out(reusing, self.execution, WRITERS)
         lower = partial(LockstepExecutable, reusing, kernels, np, layout=layout)

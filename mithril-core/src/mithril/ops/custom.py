@@ -313,6 +313,14 @@ def _check_factors(op: str, definition: Definition) -> None:
         raise OptionError(
             f"op '{op}' is elementwise and names factor '{named[0]}'; write the rule with names"
         )
+    if isinstance(definition.rule, str):
+        known = dict.fromkeys(re.findall(r"\w+", definition.rule))
+        for factor in named:
+            if factor not in known:
+                raise OptionError(
+                    f"op '{op}' names factor '{factor}', which its rule '{definition.rule}' lacks"
+                    f"{nearest(str(factor), known)}; factors: {listing(known)}"
+                )
     if definition.expandable and definition.expand is None:
         raise OptionError(
             f"op '{op}' has expandable= and no expand=; give the expansion that can be split"

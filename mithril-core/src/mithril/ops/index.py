@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -271,7 +270,7 @@ def _require_integers(what: str, ids: TensorType) -> None:
         raise ShapeError(f"op '{what}' needs integer ids, not {ids.dtype}; cast them, say to int32")
 
 
-def check_ids(what: str, ids: Any, rows: int, xp: ModuleType) -> None:
+def check_ids(what: str, ids: Any, rows: int, xp: Any) -> None:
     """Refuse ids that name no row.
 
     Args:

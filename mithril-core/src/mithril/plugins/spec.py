@@ -6,7 +6,7 @@ Specs that pass `check_specs` can be judged (API, requirements) and opened witho
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from typing import TYPE_CHECKING
 
 from mithril.errors import BackendError
@@ -40,6 +40,8 @@ class BackendSpec:
             those that start with `_`; messages on other backends say that this one has them.
         planning: options with which it opens on a mesh whose devices are not there, so that
             `mithril eject` can have it write programs; None where it writes none.
+        known_gaps: reasons by the id of a check of `mithril backends check` that it is known to
+            fail, such as `ops/svd`, or by a pattern of ids; one that passes is an error.
     """
 
     name: str
@@ -52,6 +54,7 @@ class BackendSpec:
     launch: Callable[[LaunchRequest], Sequence[Command]] | None = None
     methods: tuple[str, ...] = ()
     planning: Mapping[str, object] | None = None
+    known_gaps: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_specs(offered: object) -> list[BackendSpec]:
@@ -78,6 +81,10 @@ def _check_spec(spec: object) -> BackendSpec:
         raise BackendError(f"BackendSpec.launch is {spec.launch!r}; give a function (request)")
     if spec.planning is not None and not isinstance(spec.planning, Mapping):
         raise BackendError(f"BackendSpec.planning is {spec.planning!r}; give a mapping of options")
+    if not isinstance(spec.known_gaps, Mapping):
+        raise BackendError(
+            f"BackendSpec.known_gaps is {spec.known_gaps!r}; give reasons by the id of a check"
+        )
     if not _is_version(spec.api):
         raise BackendError(f"BackendSpec.api is {spec.api!r}; give two integers, such as (2, 0)")
     if not isinstance(spec.methods, tuple | list):

@@ -152,8 +152,8 @@ def compile(
         differentiable: inputs whose gradients are wanted, too; they come with the parameters'.
         max_reshard_bytes: refuse a plan that moves more bytes than this, per device and time, only
             because two shardings do not fit together (reductions and what is kept at rest aside).
-        strict_memory: refuse a plan that devices have too little memory for, where it is known what
-            they have; otherwise there is a `MithrilWarning`, with what would help.
+        strict_memory: refuse a plan that devices have too little memory for, or that cannot be
+            told of; otherwise there is a `MithrilWarning`, with what would help.
         accumulate: into how many micro-batches a batch is cut, one after another. Outputs and
             gradients are those of the whole batch, and devices exchange gradients once.
         gradient_accumulation: whether it is cut at all.

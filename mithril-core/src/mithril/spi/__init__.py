@@ -18,8 +18,9 @@ engine. What is here is recorded with its signatures and changes with `BACKEND_A
   `Chunk`, `StageRun`, `StageSend`, `Timetable`, `Transfer`.
 * Types and meshes: `Box`, `Mesh`, `Sharding`, `carry`, `coarsen`, `DType`, `Scalar`, `Shape`,
   `TensorType`, `as_dtype`, `promote`, `Types`.
-* Kernels and tables: `SHARED_KERNELS`, `bind_namespace`, `kernels_for`, `Kernel`, `KernelTable`,
-  `KernelRun`, `fix_column_signs`, `fix_qr_signs`, `symmetric`, `accumulator`, `UINT32_MASK`,
+* Kernels and tables: `ArrayNamespace`, `EXTENSIONS`, `SHARED_KERNELS`, `bind_namespace`,
+  `dtype_in`, `kernels_for`, `Kernel`, `KernelTable`, `NamespaceKernel`, `KernelRun`,
+  `on_namespace`, `fix_column_signs`, `fix_qr_signs`, `symmetric`, `accumulator`, `UINT32_MASK`,
   `THREEFRY_PARITY`, `THREEFRY_ROTATIONS`, `join_equal_scalars`.
 * Collectives and transports: `LockstepExecutable`, `RankExecutable`, `TransportCall`,
   `Transport`, `ArrivedChunk`, `move_shards`, `join_chunks`, `take_chunk`.
@@ -63,16 +64,11 @@ if TYPE_CHECKING:
         Placed,
         ProgramView,
     )
-    from mithril.engine.kernels import KERNELS as SHARED_KERNELS
+    from mithril.engine.kernel_table import Kernel, KernelTable, NamespaceKernel, on_namespace
+    from mithril.engine.kernel_table import Run as KernelRun
     from mithril.engine.kernels import kernels_for
-    from mithril.engine.kernels import on_namespace as bind_namespace
     from mithril.engine.kernels.matrix import fix_column_signs, fix_qr_signs, symmetric
     from mithril.engine.kernels.precision import accumulator
-    from mithril.engine.kernels.random import MASK as UINT32_MASK
-    from mithril.engine.kernels.random import PARITY as THREEFRY_PARITY
-    from mithril.engine.kernels.random import ROTATIONS as THREEFRY_ROTATIONS
-    from mithril.engine.kernels.registry import Kernel, KernelTable
-    from mithril.engine.kernels.registry import Run as KernelRun
     from mithril.engine.lockstep import LockstepExecutable
     from mithril.engine.marks import Marks
     from mithril.engine.measured import MeasuredLockstep, run_marked
@@ -86,6 +82,16 @@ if TYPE_CHECKING:
     from mithril.engine.recording import MemoryUse, Segment, Span, segment_of
     from mithril.engine.reuse import find_overwritten, reuse_donated
     from mithril.engine.shards import add_padding, host_shards, trim_padding
+    from mithril.engine.standard import (
+        EXTENSIONS,
+        SHARED_KERNELS,
+        ArrayNamespace,
+        bind_namespace,
+        dtype_in,
+    )
+    from mithril.engine.standard.random import MASK as UINT32_MASK
+    from mithril.engine.standard.random import PARITY as THREEFRY_PARITY
+    from mithril.engine.standard.random import ROTATIONS as THREEFRY_ROTATIONS
     from mithril.engine.transport import Call as TransportCall
     from mithril.engine.transport import Transport
     from mithril.errors import BackendError, GraphError, MithrilError, OptionError, listing
@@ -133,26 +139,27 @@ if TYPE_CHECKING:
     from mithril.types import DType, Scalar, Shape, TensorType, as_dtype, promote
 
 __all__ = [
-    "ALL_OPS", "Adopted", "Arena", "Arrange", "ArrayMethods", "ArrayView", "ArrivedChunk",
-    "BACKEND_API", "BackendError", "BackendSpec", "BackendView", "Box", "Builder", "Chunk",
-    "Command", "Compiled", "DType", "Engine", "EngineProfiler", "Evaluated", "Executable",
-    "Execution", "GRADIENT_PREFIX", "Graph", "GraphError", "Handle", "Interop", "Issued",
-    "IssuedRow", "Kernel", "KernelNames", "KernelRun", "KernelTable", "LaunchRequest",
+    "ALL_OPS", "Adopted", "Arena", "Arrange", "ArrayMethods", "ArrayNamespace", "ArrayView",
+    "ArrivedChunk", "BACKEND_API", "BackendError", "BackendSpec", "BackendView", "Box", "Builder",
+    "Chunk", "Command", "Compiled", "DType", "EXTENSIONS", "Engine", "EngineProfiler", "Evaluated",
+    "Executable", "Execution", "GRADIENT_PREFIX", "Graph", "GraphError", "Handle", "Interop",
+    "Issued", "IssuedRow", "Kernel", "KernelNames", "KernelRun", "KernelTable", "LaunchRequest",
     "LockstepExecutable", "MEMORY_FORMATS", "Marks", "MeasuredLockstep", "MemoryUse", "Mesh",
-    "Message", "Messages", "MithrilError", "ModelMethods", "ModelView", "NO_ARENA", "Node",
-    "Observer", "Op", "OptionError", "PassTarget", "Phase", "Placed", "Plan", "PluginKernel",
-    "Port", "Produce", "Program", "ProgramView", "RankExecutable", "Recorder", "SHARED_KERNELS",
-    "Scalar", "Segment", "Shape", "Sharding", "SimulatedArenas", "Span", "StageRun", "StageSend",
-    "THREEFRY_PARITY", "THREEFRY_ROTATIONS", "TRIAL_MARKS", "Tensor", "TensorType", "Timetable",
-    "Transfer", "Transport", "TransportCall", "Types", "UINT32_MASK", "Value", "Whole", "Writing",
-    "accumulator", "add_padding", "all_nodes", "as_dtype", "bind_namespace", "carry",
-    "check_choice", "check_flag", "choose_name", "coarsen", "communicates", "describe_collective",
-    "find_begun", "find_issued", "find_overwritten", "fix_column_signs", "fix_qr_signs",
-    "free_port", "hookimpl", "host_arena", "host_shards", "issue_node", "issue_transfer",
-    "join_chunks", "join_equal_scalars", "join_starts", "kernels_for", "listing", "makes_anew",
-    "map_bodies", "move_shards", "op_registry", "ops", "promote", "regions", "register_plugin",
-    "reuse_donated", "rewrite", "run_marked", "segment_of", "symmetric", "take_chunk",
-    "trim_padding", "unregister_plugin", "unroll", "walk",
+    "Message", "Messages", "MithrilError", "ModelMethods", "ModelView", "NO_ARENA",
+    "NamespaceKernel", "Node", "Observer", "Op", "OptionError", "PassTarget", "Phase", "Placed",
+    "Plan", "PluginKernel", "Port", "Produce", "Program", "ProgramView", "RankExecutable",
+    "Recorder", "SHARED_KERNELS", "Scalar", "Segment", "Shape", "Sharding", "SimulatedArenas",
+    "Span", "StageRun", "StageSend", "THREEFRY_PARITY", "THREEFRY_ROTATIONS", "TRIAL_MARKS",
+    "Tensor", "TensorType", "Timetable", "Transfer", "Transport", "TransportCall", "Types",
+    "UINT32_MASK", "Value", "Whole", "Writing", "accumulator", "add_padding", "all_nodes",
+    "as_dtype", "bind_namespace", "carry", "check_choice", "check_flag", "choose_name", "coarsen",
+    "communicates", "describe_collective", "dtype_in", "find_begun", "find_issued",
+    "find_overwritten", "fix_column_signs", "fix_qr_signs", "free_port", "hookimpl", "host_arena",
+    "host_shards", "issue_node", "issue_transfer", "join_chunks", "join_equal_scalars",
+    "join_starts", "kernels_for", "listing", "makes_anew", "map_bodies", "move_shards",
+    "on_namespace", "op_registry", "ops", "promote", "regions", "register_plugin", "reuse_donated",
+    "rewrite", "run_marked", "segment_of", "symmetric", "take_chunk", "trim_padding",
+    "unregister_plugin", "unroll", "walk",
 ]  # fmt: skip
 
 _HOMES = {
@@ -168,15 +175,12 @@ _HOMES = {
         "Adopted", "ArrayMethods", "ArrayView", "BackendView", "Interop", "ModelMethods",
         "ModelView", "Placed", "ProgramView",
     ),
-    "mithril.engine.kernels": (
-        "KERNELS as SHARED_KERNELS", "kernels_for", "on_namespace as bind_namespace",
+    "mithril.engine.kernel_table": (
+        "Kernel", "KernelTable", "NamespaceKernel", "Run as KernelRun", "on_namespace",
     ),
+    "mithril.engine.kernels": ("kernels_for",),
     "mithril.engine.kernels.matrix": ("fix_column_signs", "fix_qr_signs", "symmetric"),
     "mithril.engine.kernels.precision": ("accumulator",),
-    "mithril.engine.kernels.random": (
-        "MASK as UINT32_MASK", "PARITY as THREEFRY_PARITY", "ROTATIONS as THREEFRY_ROTATIONS",
-    ),
-    "mithril.engine.kernels.registry": ("Kernel", "KernelTable", "Run as KernelRun"),
     "mithril.engine.lockstep": ("LockstepExecutable",),
     "mithril.engine.marks": ("Marks",),
     "mithril.engine.measured": ("MeasuredLockstep", "run_marked"),
@@ -191,6 +195,12 @@ _HOMES = {
     ),
     "mithril.engine.reuse": ("find_overwritten", "reuse_donated"),
     "mithril.engine.shards": ("add_padding", "host_shards", "trim_padding"),
+    "mithril.engine.standard": (
+        "ArrayNamespace", "EXTENSIONS", "SHARED_KERNELS", "bind_namespace", "dtype_in",
+    ),
+    "mithril.engine.standard.random": (
+        "MASK as UINT32_MASK", "PARITY as THREEFRY_PARITY", "ROTATIONS as THREEFRY_ROTATIONS",
+    ),
     "mithril.engine.transport": ("Call as TransportCall", "Transport"),
     "mithril.errors": ("BackendError", "GraphError", "MithrilError", "OptionError", "listing"),
     "mithril.ir": (

@@ -163,7 +163,7 @@ def _namespace(device: str) -> Any:
 
     return SimpleNamespace(
         asarray=asarray, add=wide(torch.add), maximum=wide(torch.maximum),
-        minimum=wide(torch.minimum), concatenate=torch.concatenate, stack=torch.stack,
+        minimum=wide(torch.minimum), concat=torch.concat, stack=torch.stack,
         zeros=partial(torch.zeros, device=device), zeros_like=torch.zeros_like,
-        settle=lambda values: torch.cuda.synchronize(),
+        float32=torch.float32, settle=lambda values: torch.cuda.synchronize(),
     )  # fmt: skip

@@ -1,8 +1,10 @@
-"""Kernels of all ops on the Python array API standard; importing this package fills `KERNELS`."""
+"""Kernels of ops for NumPy, written to be fast there; importing this package fills `KERNELS`.
+
+What is not here NumPy has from the shared ones, `mithril.engine.standard`.
+"""
 
 from mithril.engine.kernels import (
     attention,
-    control,
     conv,
     dynamic_slicing,
     elementwise,
@@ -35,7 +37,7 @@ from mithril.engine.kernels.registry import (
 )
 
 __all__ = [
-    "KERNELS", "Kernel", "KernelTable", "Run", "attention", "control", "conv", "dynamic_slicing",
+    "KERNELS", "Kernel", "KernelTable", "Run", "attention", "conv", "dynamic_slicing",
     "elementwise", "grouped", "host", "index", "kernel", "kernels_for", "linalg", "loss", "matrix",
     "moe", "nn", "normalization", "on_namespace", "optimizer", "order", "pool", "position",
     "random", "reduce", "shape", "shard",

@@ -7,8 +7,8 @@ share, cannot be written to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,23 +18,37 @@ from mithril.errors import BackendError, ShapeError
 from mithril.ir import registry
 from mithril.ops.definition import UserOp
 
+DtypeName = Callable[[Any], str]
 
-def kernels_for(backend: str, kernels: Mapping[str, Kernel]) -> dict[str, Kernel]:
+
+def name_dtype(dtype: Any) -> str:
+    """Return `float32` for NumPy's `float32`, PyTorch's `torch.float32` and the like.
+
+    >>> name_dtype(np.dtype("float32")), name_dtype("mlx.core.bool_")
+    ('float32', 'bool')
+    """
+    return str(dtype).rpartition(".")[2].rstrip("_")
+
+
+def kernels_for(
+    backend: str, kernels: Mapping[str, Kernel], dtype_name: DtypeName = name_dtype
+) -> dict[str, Kernel]:
     """Return an engine's kernels and those that users gave their ops for it.
 
     Args:
         backend: the engine's name.
         kernels: the engine's own kernels by op name.
+        dtype_name: says what Mithril calls a dtype of the framework; `Engine.dtype_name`.
     """
     users = {
-        name: _guard(backend)
+        name: _guard(backend, cache(dtype_name))
         for name, op in registry().items()
         if issubclass(op, UserOp) and backend in op.definition.kernels
     }
     return {**kernels, **users}
 
 
-def _guard(backend: str) -> Kernel:
+def _guard(backend: str, dtype_name: DtypeName) -> Kernel:
     def factory(op: UserOp, types: Types) -> Run:
         function = op.definition.kernels.get(backend)
         if function is None:
@@ -44,21 +58,22 @@ def _guard(backend: str) -> Kernel:
             )
         wanted = [(t.shape, str(t.dtype)) for t in op.infer(types)]
         attributes = dict(op.attributes)
+        show = partial(_show, dtype_name)
 
         def run(*operands: Any) -> Any:
             try:
                 found = function(*map(_read_only, operands), **attributes)
             except Exception as error:
                 error.add_note(
-                    f"in the {backend} kernel of op '{op.name}' for {_show(operands)}, which it "
+                    f"in the {backend} kernel of op '{op.name}' for {show(operands)}, which it "
                     f"cannot write to"
                 )
                 raise
             results = (found,) if len(wanted) == 1 else found
-            if not _has_types(results, wanted):
+            if not _has_types(results, wanted, dtype_name):
                 raise ShapeError(
-                    f"op '{op.name}': its {backend} kernel returned {_show(found)} for "
-                    f"{_show(operands)}; shapes= promises {', '.join(map(str, op.infer(types)))}; "
+                    f"op '{op.name}': its {backend} kernel returned {show(found)} for "
+                    f"{show(operands)}; shapes= promises {', '.join(map(str, op.infer(types)))}; "
                     f"make them equal"
                 )
             return found
@@ -68,22 +83,18 @@ def _guard(backend: str) -> Kernel:
     return factory
 
 
-def _has_types(results: Any, wanted: list[tuple[tuple[int, ...], str]]) -> bool:
+def _has_types(
+    results: Any, wanted: list[tuple[tuple[int, ...], str]], dtype_name: DtypeName
+) -> bool:
     if not isinstance(results, tuple | list) or len(results) != len(wanted):
         return False
     for result, (shape, dtype) in zip(results, wanted, strict=True):
-        if (
-            getattr(result, "shape", None) != shape
-            or _name_of(getattr(result, "dtype", None)) != dtype
-        ):
+        found = getattr(result, "shape", None), getattr(result, "dtype", None)
+        if found[0] is None or tuple(found[0]) != shape or found[1] is None:
+            return False
+        if dtype_name(found[1]) != dtype:
             return False
     return True
-
-
-@cache
-def _name_of(dtype: Any) -> str:
-    """Return `float32` for NumPy's `float32`, PyTorch's `torch.float32` and the like."""
-    return str(dtype).rpartition(".")[2].rstrip("_")
 
 
 def _read_only(operand: Any) -> Any:
@@ -93,9 +104,9 @@ def _read_only(operand: Any) -> Any:
     return operand
 
 
-def _show(value: Any) -> str:
+def _show(dtype_name: DtypeName, value: Any) -> str:
     if isinstance(value, tuple | list):
-        return ", ".join(map(_show, value)) or "nothing"
+        return ", ".join(_show(dtype_name, one) for one in value) or "nothing"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{_name_of(value.dtype)}[{', '.join(map(str, value.shape))}]"
+        return f"{dtype_name(value.dtype)}[{', '.join(map(str, value.shape))}]"
     return type(value).__name__

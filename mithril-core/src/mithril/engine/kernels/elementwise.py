@@ -1,4 +1,4 @@
-"""Kernels of the elementwise ops: arithmetic, functions of a number, comparison, bits, casts."""
+"""Kernels of elementwise ops that NumPy has better than the shared ones: where, casts, erf."""
 
 from __future__ import annotations
 
@@ -9,23 +9,8 @@ from typing import Any
 import numpy as np
 
 from mithril import ops
-from mithril.engine.kernels.registry import Run, Types, kernel, same_name
+from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ir import Constant
-
-same_name({
-    ops.Add: "add", ops.Subtract: "subtract", ops.Multiply: "multiply", ops.Divide: "divide",
-    ops.Maximum: "maximum", ops.Minimum: "minimum", ops.Negate: "negative",
-    ops.Exp: "exp", ops.Log: "log", ops.Sqrt: "sqrt", ops.Tanh: "tanh", ops.Sin: "sin", ops.Cos:
-    "cos", ops.Abs: "abs", ops.Sign: "sign", ops.Equal: "equal", ops.NotEqual: "not_equal",
-    ops.Less: "less", ops.LessEqual: "less_equal", ops.Greater: "greater", ops.GreaterEqual:
-    "greater_equal", ops.LogicalAnd: "logical_and", ops.LogicalOr: "logical_or", ops.LogicalNot:
-    "logical_not", ops.LogicalXor: "logical_xor", ops.Expm1: "expm1", ops.Log1p: "log1p", ops.Tan:
-    "tan", ops.Arctan: "atan", ops.Sinh: "sinh", ops.Cosh: "cosh", ops.IsNan: "isnan", ops.IsInf:
-    "isinf", ops.IsFinite: "isfinite", ops.FloorDivide: "floor_divide", ops.Remainder: "remainder",
-    ops.BitwiseAnd: "bitwise_and", ops.BitwiseOr: "bitwise_or", ops.BitwiseXor: "bitwise_xor",
-    ops.BitwiseInvert: "bitwise_invert", ops.LeftShift: "bitwise_left_shift", ops.RightShift:
-    "bitwise_right_shift",
-})  # fmt: skip
 
 
 @kernel(Constant)
@@ -44,9 +29,6 @@ def where(op: ops.Where, types: Types, xp: ModuleType) -> Run:
 
     That one branches on every element, which the processor cannot foresee.
     """
-    if xp is not np:
-        run: Run = xp.where
-        return run
     dtype = types[1].dtype.numpy
     bits = _BITS[dtype.itemsize]
 
@@ -59,31 +41,11 @@ def where(op: ops.Where, types: Types, xp: ModuleType) -> Run:
     return choose
 
 
-@kernel(ops.Relu)
-def relu(op: ops.Relu, types: Types, xp: ModuleType) -> Run:
-    """max(x, 0)."""
-    zero = xp.asarray(0, dtype=types[0].dtype.numpy)
-    return lambda x: xp.maximum(x, zero)
-
-
-@kernel(ops.Rsqrt)
-def rsqrt(op: ops.Rsqrt, types: Types, xp: ModuleType) -> Run:
-    """1 / sqrt(x)."""
-    one = xp.asarray(1, dtype=types[0].dtype.numpy)
-    return lambda x: xp.divide(one, xp.sqrt(x))
-
-
 @kernel(ops.Cast)
 def cast(op: ops.Cast, types: Types, xp: ModuleType) -> Run:
     """x in another dtype."""
     dtype = op.dtype.numpy
     return lambda x: xp.asarray(x, dtype=dtype)
-
-
-@kernel(ops.StopGradient)
-def stop_gradient(op: ops.StopGradient, types: Types, xp: ModuleType) -> Run:
-    """X itself."""
-    return lambda x: x
 
 
 @kernel(ops.Erf)
@@ -118,42 +80,3 @@ def erf_float32(x: Any, xp: ModuleType) -> Any:
         total += np.float32(coefficient)
     total *= x
     return xp.tanh(total)
-
-
-@kernel(ops.Floor, ops.Ceil, ops.Round, ops.Trunc)
-def rounding(op: ops.Rounding, types: Types, xp: ModuleType) -> Run:
-    """The step function; whole numbers as they are."""
-    if types[0].dtype.is_integer:
-        return lambda x: x
-    run: Run = getattr(xp, op.name)
-    return run
-
-
-@kernel(ops.Sigmoid)
-def sigmoid(op: ops.Sigmoid, types: Types, xp: ModuleType) -> Run:
-    """The logistic function without overflow: of e ** -|x|, which is at most 1."""
-    one = xp.asarray(1, dtype=types[0].dtype.numpy)
-
-    def run(x: Any) -> Any:
-        small = xp.exp(-xp.abs(x))
-        return xp.where(x >= 0, one, small) / (one + small)
-
-    return run
-
-
-@kernel(ops.Power)
-def power(op: ops.Power, types: Types, xp: ModuleType) -> Run:
-    """x ** y; of integers by hand where the exponent is negative, which NumPy refuses."""
-    dtype = types[0].dtype
-    if not dtype.is_integer or dtype.startswith("u"):
-        run: Run = xp.pow
-        return run
-    zero, one = (xp.asarray(n, dtype=dtype.numpy) for n in (0, 1))
-
-    def whole(x: Any, y: Any) -> Any:
-        result = xp.pow(x, xp.maximum(y, zero))
-        is_odd = (y % 2) != 0
-        unit = xp.where(x == one, one, xp.where(x == -one, xp.where(is_odd, -one, one), zero))
-        return xp.where(y < 0, unit, result)
-
-    return whole

@@ -11,12 +11,9 @@ import numpy as np
 
 from mithril.engine.kernels.blocks import BLOCK
 from mithril.engine.kernels.registry import Run, kernel
+from mithril.engine.standard.random import MASK, PARITY, ROTATIONS
 from mithril.ops.random import RandomBits
 from mithril.types import Shape, TensorType
-
-PARITY = 0x1BD11BDA
-ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-MASK = 0xFFFFFFFF
 
 
 @kernel(RandomBits)

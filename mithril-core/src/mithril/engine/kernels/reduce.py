@@ -56,13 +56,6 @@ def find_ends(axes: tuple[int, ...], x: TensorType) -> bool | None:
     return True if axes == tuple(range(len(axes))) else None
 
 
-@kernel(ops.Max, ops.Min, ops.AnyTrue, ops.AllTrue)
-def along_axes(op: ops.Reduction, types: Types, xp: ModuleType) -> Run:
-    """The namespace's own."""
-    reduce, axes, keepdims = getattr(xp, op.name), op.axes, op.keepdims
-    return lambda x: reduce(x, axis=axes, keepdims=keepdims)
-
-
 @kernel(ops.Argmax, ops.Argmin)
 def arg_extremum(op: ops.ArgExtremum, types: Types, xp: ModuleType) -> Run:
     """The index of the first extreme element."""

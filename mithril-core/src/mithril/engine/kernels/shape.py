@@ -23,20 +23,6 @@ def transpose(op: ops.Transpose, types: Types, xp: ModuleType) -> Run:
     return lambda x: x.transpose(order)
 
 
-@kernel(ops.Broadcast)
-def broadcast(op: ops.Broadcast, types: Types, xp: ModuleType) -> Run:
-    """A view."""
-    shape = op.shape
-    return lambda x: xp.broadcast_to(x, shape)
-
-
-@kernel(ops.Slice)
-def slice_(op: ops.Slice, types: Types, xp: ModuleType) -> Run:
-    """A view."""
-    index = tuple(map(slice, op.start, op.stop, op.step))
-    return lambda x: x[index]
-
-
 @kernel(ops.Pad)
 def pad(op: ops.Pad, types: Types, xp: ModuleType) -> Run:
     """Zeros with the operand laid into them."""
@@ -59,12 +45,4 @@ def pad(op: ops.Pad, types: Types, xp: ModuleType) -> Run:
 def concatenate(op: ops.Concatenate, types: Types, xp: ModuleType) -> Run:
     """The operands one after another."""
     axis = op.axis
-    return lambda *parts: (
-        xp.concat(parts, axis=axis) if hasattr(xp, "concat") else xp.concatenate(parts, axis)
-    )
-
-
-@kernel(ops.Flip)
-def flip(op: ops.Flip, types: Types, xp: ModuleType) -> Run:
-    """A view from the other end."""
-    return lambda x: xp.flip(x, axis=op.axes)
+    return lambda *parts: xp.concat(parts, axis=axis)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from mithril import ops
 
-from tests.ops.arrays import floats, integers
+from mithril import ops
+from mithril.testing.arrays import Row, floats, integers
 
 X, CUBE = floats(4, 6), floats(2, 4, 6, seed=5)
 N = integers(4, 6, seed=1) - 2
@@ -19,23 +19,25 @@ def at(*starts: int, dtype: str = "int32") -> tuple[np.ndarray, ...]:
 def spread(*shape: int, seed: int = 0) -> np.ndarray:
     """Return matrices whose singular values are 1, 2, 3, …: none are near one another, or 0."""
     u, _, vh = np.linalg.svd(floats(*shape, seed=seed), full_matrices=False)
-    return u * np.arange(1.0, u.shape[-1] + 1) @ vh
+    return np.asarray(u * np.arange(1.0, u.shape[-1] + 1) @ vh)
 
 
 def definite(*shape: int, seed: int = 0) -> np.ndarray:
     """Return positive definite matrices that are not quite symmetric."""
     q, _ = np.linalg.qr(floats(*shape, seed=seed))
     values = np.arange(1.0, shape[-1] + 1)
-    return q * values @ np.swapaxes(q, -1, -2) + 0.1 * floats(*shape, seed=seed + 1)
+    product = np.asarray(q * values @ np.swapaxes(q, -1, -2))
+    return product + 0.1 * floats(*shape, seed=seed + 1)
 
 
 # fmt: off
-MATRIX: list[list] = [
+MATRIX: list[Row] = [
     *(
         [ops.DynamicSlice(axes, sizes), x, *at(*starts)]
         for x, axes, sizes, starts in (
             (X, (1,), (3,), (2,)), (X, (1,), (1,), (5,)), (X, (0, 1), (2, 4), (1, 1)),
-            (X, (1,), (4,), (-3,)), (X, (0,), (3,), (9,)), (CUBE, (1,), (2,), (1,)), (X, (), (), ()),
+            (X, (1,), (4,), (-3,)), (X, (0,), (3,), (9,)), (CUBE, (1,), (2,), (1,)),
+            (X, (), (), ()),
             (N, (0,), (2,), (1,)),
         )
     ),

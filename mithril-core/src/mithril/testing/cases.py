@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+
 from mithril import ops
 from mithril.ir import Constant, Op
 from mithril.ops.conv import Convolution as Conv
 from mithril.ops.pool import MaxPool, MaxPoolGradient
 from mithril.ops.random import RandomBits
+from mithril.testing.arrays import Row, booleans, floats, integers, positive
+from mithril.testing.cases_fused import FUSED
+from mithril.testing.cases_matrix import MATRIX
+from mithril.testing.cases_primitive import PRIMITIVE
+from mithril.testing.evaluate import apply
+from mithril.testing.levels import first_of_each
 from mithril.types import DType
-
-from tests.ops.arrays import booleans, floats, integers, positive
-from tests.ops.cases_fused import FUSED
-from tests.ops.cases_matrix import MATRIX
-from tests.ops.cases_primitive import PRIMITIVE
-from tests.ops.evaluate import apply
-from tests.profiles import first_of_each
 
 F32, F64, I32, I64, BOOL = DType.float32, DType.float64, DType.int32, DType.int64, DType.bool_
 
@@ -38,7 +38,7 @@ class Case:
         return f"{self.op.name}-{self.number}"
 
 
-def _convolution(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[list, list, list]:
+def _convolution(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[Row, Row, Row]:
     image, weight = floats(*x), floats(*w, seed=1)
     (y,) = apply(op, image, weight)
     dy = floats(*y.shape, seed=2)
@@ -49,7 +49,7 @@ def _convolution(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[list
     )
 
 
-def _max_pool(op: MaxPool, *shape: int) -> tuple[list, list]:
+def _max_pool(op: MaxPool, *shape: int) -> tuple[Row, Row]:
     x = floats(*shape)
     (y,) = apply(op, x)
     gradient = MaxPoolGradient(op.window, op.stride, op.padding)
@@ -64,7 +64,7 @@ TRUTH, LIES = booleans(4, 6), booleans(4, 6, seed=1)
 SEED = np.asarray(1234, np.uint32)
 
 # fmt: off
-_TABLE: list[list] = [
+_TABLE: list[Row] = [
     [Constant(2.5, F64)],
     [ops.After(), X, ROW],
     [Constant(-3, I32)],
@@ -136,9 +136,9 @@ _TABLE: list[list] = [
     [ops.Einsum("bshe,bthe->bhst"), floats(2, 4, 2, 3), floats(2, 6, 2, 3, seed=1)],
     # reductions
     *(
-        [op(*attributes), x]
+        [op(axes, keep), x]
         for op in (ops.Sum, ops.Max, ops.Min)
-        for x, *attributes in (
+        for x, axes, keep in (
             (X, (0,), False), (X, (0, 1), False), (CUBE, (0, 2), True), (CUBE, (1,), False),
             (N, (1,), True), (X, (), False),
         )

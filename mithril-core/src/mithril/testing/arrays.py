@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+
+Row = list[Any]
+"""A row of a table of cases: an op, and the arrays it is applied to."""
 
 
 def floats(*shape: int, seed: int = 0, low: float = -2.0, high: float = 2.0) -> np.ndarray:

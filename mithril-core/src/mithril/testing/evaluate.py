@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+
 from mithril.engine.kernels import KERNELS
 from mithril.ir import Builder, Graph, Op
+from mithril.testing.compare import describe_difference
 from mithril.transform import cotangent_name, differentiate, gradient_of
 from mithril.types import DType, TensorType, as_dtype
-
-from tests.tolerances import TOLERANCE
 
 
 def type_of(array: np.ndarray) -> TensorType:
@@ -74,9 +74,12 @@ def gradients(graph: Graph, values: Mapping[str, np.ndarray]) -> dict[str, np.nd
 
 def assert_close(found: np.ndarray, expected: np.ndarray, dtype: DType | None = None) -> None:
     """Compare within the tolerance of a dtype, by default that of what is found; others exactly."""
-    rtol, atol = TOLERANCE.get(str(dtype or as_dtype(found.dtype)), (0.0, 0.0))
-    wide = [x.astype(np.float64) if as_dtype(x.dtype).is_float else x for x in (found, expected)]
-    np.testing.assert_allclose(*wide, rtol=rtol, atol=atol, strict=True)
+    dtype = dtype or as_dtype(found.dtype)
+    if as_dtype(found.dtype).is_float and as_dtype(expected.dtype).is_float:
+        found, expected = found.astype(np.float64), expected.astype(np.float64)
+    difference = describe_difference(found, expected, dtype)
+    if difference:
+        raise AssertionError(difference)
 
 
 def coarsest(*arrays: np.ndarray) -> DType:

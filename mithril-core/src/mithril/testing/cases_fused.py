@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+
 from mithril import ops
 from mithril.ops.attention import Attention, AttentionGradient
-
-from tests.ops.arrays import booleans, floats, integers, positive
-from tests.ops.evaluate import apply
+from mithril.testing.arrays import Row, booleans, floats, integers, positive
+from mithril.testing.evaluate import apply
 
 X, Y = floats(4, 6), floats(4, 6, seed=1) + 0.031
 CUBE = floats(2, 4, 6, seed=5)
@@ -15,7 +15,7 @@ CUBE = floats(2, 4, 6, seed=5)
 
 def _attention(
     causal: bool, s: int, t: int, *, groups: int = 4, mask: np.ndarray | None = None
-) -> tuple[list, list]:
+) -> tuple[Row, Row]:
     b, h, d, e = 2, 4, 2, 3
     q, k = floats(b, s, h, d), floats(b, t, groups, d, seed=1)
     v = floats(b, t, groups, e, seed=2)
@@ -27,7 +27,7 @@ def _attention(
     return [op, q, k, v, *masks], [gradient, q, k, v, out, total, g, *masks]
 
 
-def _layer_norm(*shape: int) -> tuple[list, list]:
+def _layer_norm(*shape: int) -> tuple[Row, Row]:
     x, gain, bias = floats(*shape), floats(shape[-1], seed=1), floats(shape[-1], seed=2)
     op = ops.LayerNorm(1e-5)
     _, average, scale = apply(op, x, gain, bias)
@@ -35,14 +35,14 @@ def _layer_norm(*shape: int) -> tuple[list, list]:
     return [op, x, gain, bias], [ops.LayerNormGradient(), x, gain, average, scale, g]
 
 
-def _rms_norm(*shape: int) -> tuple[list, list]:
+def _rms_norm(*shape: int) -> tuple[Row, Row]:
     x, gain = floats(*shape), floats(shape[-1], seed=1)
     op = ops.RmsNorm(1e-2)
     _, scale = apply(op, x, gain)
     return [op, x, gain], [ops.RmsNormGradient(), x, gain, scale, floats(*shape, seed=3)]
 
 
-def _cross_entropy(*shape: int, dtype: str = "int32") -> tuple[list, list]:
+def _cross_entropy(*shape: int, dtype: str = "int32") -> tuple[Row, Row]:
     logits, targets = floats(*shape), integers(*shape[:-1], below=shape[-1], dtype=dtype)
     op = ops.CrossEntropy()
     _, total = apply(op, logits, targets)
@@ -50,13 +50,13 @@ def _cross_entropy(*shape: int, dtype: str = "int32") -> tuple[list, list]:
     return [op, logits, targets], [ops.CrossEntropyGradient(), logits, targets, total, g]
 
 
-def _softmax(axis: int, *shape: int) -> tuple[list, list]:
+def _softmax(axis: int, *shape: int) -> tuple[Row, Row]:
     x = floats(*shape)
     (y,) = apply(ops.Softmax(axis), x)
     return [ops.Softmax(axis), x], [ops.SoftmaxGradient(axis), y, floats(*shape, seed=1)]
 
 
-def _adamw(*shape: int, count: object = 3, b1: float = 0.9, decay: float = 0.1) -> list:
+def _adamw(*shape: int, count: object = 3, b1: float = 0.9, decay: float = 0.1) -> Row:
     moments = floats(*shape, seed=2), positive(*shape, seed=3)
     scalars = np.asarray(0.05), np.asarray(count)
     op = ops.AdamWStep(b1, 0.99, 1e-3, decay)
@@ -66,7 +66,7 @@ def _adamw(*shape: int, count: object = 3, b1: float = 0.9, decay: float = 0.1) 
 HEADS = floats(2, 4, 3, 6)
 NOTHING_SEEN = np.array([[False] * 4, [True] * 4, [True, False] * 2, [False, True, True, True]])
 
-FUSED: list[list] = [
+FUSED: list[Row] = [
     _adamw(4, 6, count=np.int32(3)),
     _adamw(2, 1, 6, count=1.0, decay=0.0),
     _adamw(count=np.int32(7), b1=0.0),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import mithril as ml
-import mithril.numpy as mnp
 import numpy as np
 
-from tests.profiles import first_of_each
+import mithril as ml
+import mithril.numpy as mnp
+from mithril.testing.levels import first_of_each
 
 BATCH = 5
 """Divides by no mesh of the tests: parts are padded, and the padding must never be seen."""
@@ -255,7 +255,7 @@ CASES = [
     ),
 ]
 
-_FIRST = first_of_each(CASES, lambda case: type(case.layer))
+_FIRST = first_of_each(CASES, lambda case: type(case.layer).__name__)
 
 
 def is_first_of_its_layer(case: Case) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from mithril import ops
 
-from tests.ops.arrays import booleans, floats, integers, positive
-from tests.ops.evaluate import apply
+from mithril import ops
+from mithril.testing.arrays import Row, booleans, floats, integers, positive
+from mithril.testing.evaluate import apply
 
 X, CUBE = floats(4, 6), floats(2, 4, 6, seed=5)
 N = integers(4, 6, below=40, seed=1) - 20
@@ -36,7 +36,7 @@ OWN = np.array([[0, -1, 0], [-1, 1, 1]], np.int32)  # of its own matrix, or of n
 CHOSEN = np.array([[2, 0, 3, 2], [0, -1, 2, 2]], np.int32)  # of three matrices; two name none
 
 
-def _avg_pool(op: ops.AvgPool, *shape: int) -> tuple[list, list]:
+def _avg_pool(op: ops.AvgPool, *shape: int) -> tuple[Row, Row]:
     x = floats(*shape)
     (y,) = apply(op, x)
     back = ops.AvgPoolGradient(op.window, op.stride, op.padding, op.count_padding, shape[2:])
@@ -44,7 +44,7 @@ def _avg_pool(op: ops.AvgPool, *shape: int) -> tuple[list, list]:
 
 
 # fmt: off
-PRIMITIVE: list[list] = [
+PRIMITIVE: list[Row] = [
     *([op, X] for op in (
         ops.Sigmoid(), ops.Expm1(), ops.Arctan(), ops.Sinh(), ops.Cosh(), ops.Floor(), ops.Ceil(),
         ops.Round(), ops.Trunc(),

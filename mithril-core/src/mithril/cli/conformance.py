@@ -1,0 +1,131 @@
+"""`mithril backends check`: what a backend gets right, line by line, beside the NumPy engine.
+
+Ends with exit code 0 if every check passes or fails as declared, with 1 if one does not, and with
+3 if the backend cannot be opened, as `mithril backends info` does.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mithril.cli.mesh import read_mesh
+from mithril.errors import BackendError, OptionError
+
+if TYPE_CHECKING:
+    from mithril.testing.check import Result
+
+CANNOT_OPEN = 3
+TABLE = "known_gaps"
+
+
+def check(
+    name: Annotated[str, typer.Argument(help="A backend name.")],
+    mesh: Annotated[
+        str, typer.Option(help="Axes of the mesh for what needs several devices.")
+    ] = "a=2,b=2",
+    level: Annotated[
+        str, typer.Option(help="How much is tried: smoke (seconds), basic, or full.")
+    ] = "basic",
+    pattern: Annotated[
+        str, typer.Option("-k", help="Only checks whose id has this, such as ops/ or softmax.")
+    ] = "",
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the backend, as key=value; repeatable.")
+    ] = None,
+    gaps: Annotated[
+        Path | None,
+        typer.Option("--known-gaps", help="A TOML file with reasons by check in [known_gaps]."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page to this file, too.")] = None,
+) -> None:
+    """Compare a backend with the NumPy engine: ops, collectives, models and the rest."""
+    from mithril.testing.run import check_backend
+
+    try:
+        report = check_backend(
+            name,
+            level=_read_level(level),
+            mesh=None if mesh == "a=2,b=2" else read_mesh(mesh),
+            pattern=pattern,
+            options=_read_options(option or []),
+            known_gaps=read_gaps(gaps) if gaps else None,
+            tell=None if as_json else _print_lines(),
+        )
+    except BackendError as error:
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        raise typer.Exit(CANNOT_OPEN) from None
+    if as_json:
+        typer.echo(report.to_json())
+    else:
+        typer.echo("\n".join([*report.describe_speed(), report.summary()]))
+    if html is not None:
+        html.write_text(report.to_html(), encoding="utf-8")
+    if not report.is_good:
+        raise typer.Exit(1)
+
+
+def _print_lines() -> Callable[[Result], None]:
+    """Return what prints each result as it comes, under the heading of its group."""
+    from mithril.testing.report import describe_result
+
+    groups: list[str] = []
+
+    def tell(result: Result) -> None:
+        if result.check.group not in groups:
+            groups.append(result.check.group)
+            typer.echo(result.check.group)
+        typer.echo(describe_result(result))
+
+    return tell
+
+
+def _read_level(text: str) -> str:
+    """Return the name of a level.
+
+    Raises:
+        OptionError: there is no such level.
+    """
+    from mithril.testing.levels import Level
+
+    if text not in list(Level):
+        raise OptionError(f"--level '{text}' is no level; write smoke, basic or full")
+    return text
+
+
+def _read_options(texts: list[str]) -> dict[str, str]:
+    """Return options of a backend written as `key=value`.
+
+    Raises:
+        OptionError: one is not written so.
+    """
+    found = {}
+    for text in texts:
+        key, is_set, value = text.partition("=")
+        if not key or not is_set:
+            raise OptionError(f"--option '{text}' has no value; write --option key=value")
+        found[key] = value
+    return found
+
+
+def read_gaps(path: Path) -> Mapping[str, str]:
+    """Return the reasons in the table `known_gaps` of a TOML file.
+
+    Raises:
+        OptionError: it cannot be read, or has no such table of texts.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get(TABLE)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise OptionError(f"--known-gaps {path} cannot be read; {error}") from None
+    if not isinstance(table, dict) or not all(isinstance(text, str) for text in table.values()):
+        raise OptionError(
+            f"--known-gaps {path} has no table [known_gaps] of reasons; write "
+            f'"ops/svd" = "no kernel" in it'
+        )
+    return table

@@ -1,0 +1,53 @@
+"""The table of the shared kernels, and how it is bound to an array namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from mithril.engine.kernel_table import (
+    Kernel,
+    KernelTable,
+    NamespaceKernel,
+    Run,
+    Types,
+    on_namespace,
+)
+from mithril.engine.standard.namespace import EXTENSIONS, ArrayNamespace, has_extension
+from mithril.ir import Op
+
+SHARED_KERNELS: KernelTable[NamespaceKernel] = KernelTable()
+"""Kernels of all primitive ops, by name; fused ops are expanded into those."""
+kernel = SHARED_KERNELS.register
+
+
+def same_name(names: Mapping[type[Op], str]) -> None:
+    """Register kernels that are a function of the namespace, by its name."""
+    for op_class, function in names.items():
+        kernel(op_class)(partial(_take, function))
+
+
+def _take(function: str, op: object, types: Types, xp: ArrayNamespace) -> Run:
+    run: Run = getattr(xp, function)
+    return run
+
+
+def bind_namespace(xp: ArrayNamespace) -> dict[str, Kernel]:
+    """Return the shared kernels on an array namespace, by op name.
+
+    Those that need an extension of the standard are left out where the namespace has none.
+
+    Args:
+        xp: the namespace, such as the module `numpy`; `ArrayNamespace` says what it has to have.
+
+    >>> import numpy as np
+    >>> from mithril import ops
+    >>> bind_namespace(np)["tanh"](ops.Tanh(), [])(0.0)
+    np.float64(0.0)
+    """
+    found = {
+        name: factory
+        for name, factory in SHARED_KERNELS.items()
+        if name not in EXTENSIONS or has_extension(xp, EXTENSIONS[name])
+    }
+    return on_namespace(found, xp)

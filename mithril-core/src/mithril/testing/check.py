@@ -1,0 +1,139 @@
+"""Checks as data, what may come of one, and how one is run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from mithril.errors import MithrilError
+from mithril.testing.levels import Level
+from mithril.testing.target import Target
+
+
+class Status(StrEnum):
+    """What came of a check.
+
+    `ok`; `expanded`: right, by smaller ops instead of a kernel; `missing`: the backend says that it
+    does not have it; `wrong`: another result; `failed`: an error instead of one; `skipped`: not
+    tried here.
+    """
+
+    ok = "ok"
+    expanded = "expanded"
+    missing = "missing"
+    wrong = "wrong"
+    failed = "failed"
+    skipped = "skipped"
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the backend does what it should."""
+        return self in (Status.ok, Status.expanded, Status.skipped)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check found.
+
+    Args:
+        status: the verdict.
+        note: how much was tried, or what is wrong.
+    """
+
+    status: Status = Status.ok
+    note: str = ""
+
+
+class Mismatch(AssertionError):  # noqa: N818 - it is a finding, and no error of the kit
+    """A backend made something else than it should; the text says what, and on which input."""
+
+
+class Missing(Exception):  # noqa: N818 - it says what is so, and is no error of the kit
+    """A backend says that it does not have what a check needs; the text says what."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that is tried.
+
+    Args:
+        group: what it belongs to: `ops`, `collectives`, ….
+        name: within the group.
+        run: tries it; raises `Mismatch` or `Missing`, or whatever the backend raises.
+        level: from which on it is run.
+        devices: how many devices it needs at least.
+    """
+
+    group: str
+    name: str
+    run: Callable[[Target, Level], Outcome | None]
+    level: Level = Level.basic
+    devices: int = 1
+
+    @property
+    def id(self) -> str:
+        """The name by which it is chosen, and by which a gap is declared: `ops/add`."""
+        return f"{self.group}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a check.
+
+    Args:
+        check: what was tried.
+        outcome: what it found.
+        seconds: how long it took.
+        gap: why it is known to fail; empty where no gap is declared.
+    """
+
+    check: Check
+    outcome: Outcome
+    seconds: float = 0.0
+    gap: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it passed, or failed as declared; a declared gap that passes is no good."""
+        if self.outcome.status is Status.skipped:
+            return True
+        return self.outcome.status.is_good != bool(self.gap)
+
+
+def run_check(check: Check, target: Target, level: Level) -> Result:
+    """Run a check; whatever it raises is its outcome."""
+    start = time.perf_counter()
+    outcome = _try(check, target, level)
+    return Result(check, outcome, time.perf_counter() - start)
+
+
+def _try(check: Check, target: Target, level: Level) -> Outcome:
+    if check.devices > target.mesh.size:
+        return Outcome(Status.skipped, f"needs {check.devices} devices; give --mesh more")
+    try:
+        return check.run(target, level) or Outcome()
+    except Missing as error:
+        return Outcome(Status.missing, str(error))
+    except AssertionError as error:
+        return Outcome(Status.wrong, str(error) or "an assertion of the backend fails")
+    except Exception as error:  # whatever a plugin raises
+        return Outcome(Status.failed, describe_error(error))
+
+
+def describe_error(error: Exception) -> str:
+    """Return an error and where it was raised, in one line."""
+    text = " ".join(str(error).split())
+    place = ""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame is not None and not isinstance(error, MithrilError):
+        place = f" ({frame.tb_frame.f_code.co_filename.rpartition('/')[2]}:{frame.tb_lineno})"
+    return f"{type(error).__name__}: {text}{place}"
+
+
+def with_gap(result: Result, reason: str) -> Result:
+    """Return a result whose failure is known."""
+    return replace(result, gap=reason)

@@ -1,0 +1,150 @@
+"""Runs the kit on a backend: which checks, in which order, and which failures are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from time import perf_counter
+
+from mithril.errors import OptionError, listing, nearest
+from mithril.testing.check import Check, Result, run_check, with_gap
+from mithril.testing.checks import list_checks
+from mithril.testing.levels import Level
+from mithril.testing.report import Report
+from mithril.testing.speed import measure_speed
+from mithril.testing.target import Target
+
+Told = Callable[[Result], None]
+
+
+def check_backend(
+    name: str,
+    *,
+    level: Level | str = Level.basic,
+    mesh: Mapping[str, int] | None = None,
+    pattern: str = "",
+    options: Mapping[str, object] | None = None,
+    known_gaps: Mapping[str, str] | None = None,
+    tell: Told | None = None,
+) -> Report:
+    """Try a backend, and return what came of every check.
+
+    Args:
+        name: a backend name, as `mithril backends list` shows it.
+        level: how much is tried: `smoke`, `basic` or `full`.
+        mesh: axes of the mesh for checks of several devices; by default two axes of two.
+        pattern: only checks whose id has it, such as `ops/` or `softmax`; `*` as in a shell.
+        options: of the backend, as `open_backend` takes them.
+        known_gaps: reasons by the id of a check that is known to fail, or by a pattern of ids;
+            added to those that the backend's spec declares.
+        tell: called with each result as it comes.
+
+    Raises:
+        BackendError: the backend cannot be opened on one device.
+        OptionError: no check has the pattern, or a gap names none.
+
+    >>> from mithril.testing import check_backend
+    >>> report = check_backend("numpy", level="smoke", pattern="ops/tanh")
+    >>> report.is_good, [result.outcome.status.value for result in report.results]
+    (True, ['ok'])
+    """
+    start = perf_counter()
+    run = Run(name, Level(level), mesh, pattern, options, known_gaps)
+    results = []
+    for check in run.checks:
+        result = run(check)
+        results.append(result)
+        if tell is not None:
+            tell(result)
+    is_whole = not pattern and run.level is not Level.smoke
+    speed = measure_speed(run.target) if is_whole else []
+    return Report(
+        name,
+        run.target.engine.platform,
+        run.level,
+        repr(run.target.mesh),
+        results,
+        perf_counter() - start,
+        speed,
+    )
+
+
+class Run:
+    """The checks that are to be run on a backend; called with one of them, it returns the result.
+
+    Args:
+        name: of the backend.
+        level: how much is tried.
+        mesh: see `check_backend` for this and the next ones.
+        pattern: of ids.
+        options: of the backend.
+        known_gaps: reasons by id.
+
+    Raises:
+        BackendError: the backend cannot be opened on one device.
+        OptionError: no check has the pattern, or a gap names none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        level: Level,
+        mesh: Mapping[str, int] | None = None,
+        pattern: str = "",
+        options: Mapping[str, object] | None = None,
+        known_gaps: Mapping[str, str] | None = None,
+    ) -> None:
+        everything = list_checks()
+        self.level, self.target = level, Target(name, mesh, options)
+        self._gaps = {**find_declared_gaps(name), **(known_gaps or {})}
+        check_gaps(self._gaps, everything)
+        self.checks = choose_checks(everything, level, pattern)
+        self.target.open()  # a backend that cannot be opened is one error, not a hundred results
+
+    def __call__(self, check: Check) -> Result:
+        """Run a check."""
+        return with_gap(run_check(check, self.target, self.level), find_gap(check, self._gaps))
+
+
+def choose_checks(checks: list[Check], level: Level, pattern: str = "") -> list[Check]:
+    """Return the checks of a level that have a pattern.
+
+    Raises:
+        OptionError: none has it.
+    """
+    wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+    chosen = [check for check in checks if fnmatchcase(check.id, wanted)]
+    if not chosen:
+        hint = nearest(pattern, [check.name for check in checks])
+        raise OptionError(f"-k '{pattern}' chooses no check{hint}; groups: {_list_groups(checks)}")
+    return [check for check in chosen if check.level.rank <= level.rank]
+
+
+def check_gaps(gaps: Mapping[str, str], checks: list[Check]) -> None:
+    """Raise if a gap is declared of what is not tried.
+
+    Raises:
+        OptionError: no check has its id.
+    """
+    for gap in gaps:
+        if not any(fnmatchcase(check.id, gap) for check in checks):
+            hint = nearest(gap, [check.id for check in checks])
+            raise OptionError(f"known gap '{gap}' names no check{hint}; take it out, or mend it")
+
+
+def find_gap(check: Check, gaps: Mapping[str, str]) -> str:
+    """Return why a check is known to fail, or an empty text."""
+    found = (reason or "declared" for gap, reason in gaps.items() if fnmatchcase(check.id, gap))
+    return next(found, "")
+
+
+def find_declared_gaps(name: str) -> Mapping[str, str]:
+    """Return the gaps that the spec of a backend declares."""
+    from mithril.plugins.discover import find
+
+    entry = find(name)
+    return entry.spec.known_gaps if entry is not None and entry.spec is not None else {}
+
+
+def _list_groups(checks: list[Check]) -> str:
+    return listing(dict.fromkeys(check.group for check in checks))

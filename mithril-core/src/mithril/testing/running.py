@@ -1,0 +1,69 @@
+"""Runs graphs and plans on an engine, past the compiler: inputs and outputs are arrays by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mithril.engine import Engine
+from mithril.ir import Graph
+from mithril.mesh import Mesh, Sharding
+from mithril.plan import Plan, Port, Program
+from mithril.types import TensorType
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def run_graph(engine: Engine, graph: Graph, values: Arrays) -> dict[str, np.ndarray]:
+    """Run a graph on every device of an engine alike, and return what the first one makes.
+
+    Args:
+        engine: what runs it.
+        graph: a local graph.
+        values: of its inputs.
+    """
+    mesh = engine.mesh
+    entering = tuple(_replicate(mesh, value.name, value.type) for value in graph.inputs)
+    leaving = tuple(_replicate(mesh, name, value.type) for name, value in graph.outputs.items())
+    made = run_program(engine, Program(mesh, graph, entering, leaving), values)
+    first = engine.local_devices[0]
+    return {port.name: engine.shard(made[port.name], port.sharding, first) for port in leaving}
+
+
+def run_program(engine: Engine, program: Program, values: Arrays) -> dict[str, object]:
+    """Run a program, and return the engine's handle of each output.
+
+    Args:
+        engine: what runs it.
+        program: of the engine's mesh.
+        values: whole arrays, of which each device is given its box.
+    """
+    handles = [_put(engine, port, values[port.name]) for port in program.inputs]
+    made = engine.lower(program)(handles)
+    return {port.name: handle for port, handle in zip(program.outputs, made, strict=True)}
+
+
+def run_plan(engine: Engine, plan: Plan, values: Arrays) -> dict[str, np.ndarray]:
+    """Run a plan of one stage, and return the whole outputs."""
+    (stage,) = plan.stages
+    made = run_program(engine, stage.program, values)
+    return {port.name: gather(engine, port, made[port.name]) for port in stage.program.outputs}
+
+
+def gather(engine: Engine, port: Port, handle: object) -> np.ndarray:
+    """Return the whole array that the devices of this process hold parts of."""
+    whole = np.empty(port.type.shape, port.type.dtype.numpy)
+    for device in engine.local_devices:
+        box = port.sharding.box(device, port.type.shape)
+        held = engine.shard(handle, port.sharding, device)
+        whole[box] = held[tuple(slice(cut.stop - cut.start) for cut in box)]
+    return whole
+
+
+def _put(engine: Engine, port: Port, value: np.ndarray) -> object:
+    return engine.put(port.type, port.sharding, lambda box: value[box].copy())
+
+
+def _replicate(mesh: Mesh, name: str, type: TensorType) -> Port:
+    return Port(name, type, Sharding.replicated(mesh, type.rank))
