@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mithril.cli.mesh import read_mesh
-from mithril.cli.options import Given, read_options
+from mithril.cli.options import Given, find_spec, read_options
 from mithril.errors import OptionError, listing, nearest
 
 if TYPE_CHECKING:
     from mithril.cli.gpt import Trainer
-    from mithril.plugins.spec import BackendSpec
 
 AXES = ("data", "tensor")
 PROOF_STEPS = 3
@@ -46,7 +45,7 @@ def demo(
 
     devices = read_mesh(mesh)
     _check_axes(devices)
-    options = read_options(option, _find_spec(backend))
+    options = read_options(option, find_spec(backend))
     text, sizes = help_text(), Sizes()
     opened = ml.open_backend(backend, ml.Mesh(devices), **options)
     typer.echo(
@@ -66,13 +65,6 @@ def demo(
     _show_text("before", before)
     _show_text("after", trainer.write(PROMPT, SAMPLE))
     _prove(losses, Trainer(text, sizes, ml.open_backend(backend, **options)))
-
-
-def _find_spec(backend: str) -> BackendSpec | None:
-    from mithril.plugins.discover import find
-
-    entry = find(backend)
-    return None if entry is None else entry.spec
 
 
 def _check_axes(names: Iterable[str]) -> None:

@@ -52,6 +52,14 @@ def read_options(given: Sequence[str] | None, spec: BackendSpec | None) -> dict[
     return found
 
 
+def find_spec(backend: str) -> BackendSpec | None:
+    """Return what a backend says of itself, None of one that is not there or cannot be loaded."""
+    from mithril.plugins.discover import find
+
+    entry = find(backend)
+    return None if entry is None else entry.spec
+
+
 def check_own(spec: BackendSpec, options: dict[str, object], command: str) -> None:
     """Raise unless all options are the backend's own.
 
