@@ -332,6 +332,9 @@ class TestRegistered:
             "this process",
             {"kernels": ("relu on numpy",)},
         )
+        unregister_plugin("mine")
+        opened = ml.NumpyBackend()
+        assert_close(opened.relu(opened.array(X)).numpy(), np.maximum(X, 0))
 
     @pytest.mark.usefixtures("kinds")
     def test_an_installed_one_keeps_its_namespace(self) -> None:

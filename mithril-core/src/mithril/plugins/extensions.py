@@ -176,10 +176,18 @@ class _Hooks:
 
 
 def unregister_plugin(namespace: str) -> None:
-    """Forget a plugin that `register_plugin` was given, if there is one of the namespace."""
+    """Forget a plugin that `register_plugin` was given, if there is one of the namespace.
+
+    Kernels that it brought are taken back; plans that were made keep theirs.
+    """
     entry = _REGISTERED.pop(namespace, None)
-    if entry is not None:
-        unregister(entry.plugin)
+    if entry is None:
+        return
+    unregister(entry.plugin)
+    if entry.kernels:
+        from mithril.plugins.plugin_kernels import remove_plugin_kernels  # it imports this module
+
+        remove_plugin_kernels(entry)
 
 
 def require_plugin(namespace: str) -> PluginEntry:
