@@ -90,7 +90,11 @@ MISTAKES = [
         1,
         "OptionError: -k 'layers/L' chooses 5 checks, none of level basic; give -",
     ),
-    (("--option", "fast"), 1, "OptionError: --option 'fast' has no value; write --option key=valu"),
+    (
+        ("--option", "fast"),
+        1,
+        "OptionError: --option 'fast' is not KEY=VALUE; write it like chips=4",
+    ),
     (("--option", "a=b"), 1, "OptionError: backend 'faulty' has no option 'a'"),
     (("--known-gaps", "none.toml"), 1, "OptionError: --known-gaps none.toml cannot be read; "),
     (
