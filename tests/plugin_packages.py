@@ -27,11 +27,16 @@ def never(mesh, options):
 @cache
 def installed(*folders: str) -> Path:
     """Install packages of tests/plugins, once a session, and return the folder they are in."""
-    target = session_folder("plugins")
+    return install_projects(session_folder("plugins"), *(PACKAGES / folder for folder in folders))
+
+
+def install_projects(target: Path, *projects: Path) -> Path:
+    """Install projects into a folder, as pip does without a network, and return it."""
     offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
-    projects = [str(PACKAGES / folder) for folder in folders]
     command = [sys.executable, "-m", "pip", "install", "--quiet", *offline, "--target", str(target)]
-    done = subprocess.run([*command, *projects], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, *map(str, projects)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return target
 
@@ -39,7 +44,9 @@ def installed(*folders: str) -> Path:
 def environment(*paths: Path, **variables: str) -> dict[str, str]:
     """Return an environment in which the packages of some folders are installed, beside the core."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MITHRIL_")}
-    return kept | {"PYTHONPATH": os.pathsep.join(map(str, (ALONE, *paths)))} | variables
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # where sources are not installed
+    searched = [*map(str, (ALONE, *paths)), *filter(None, own)]
+    return kept | {"PYTHONPATH": os.pathsep.join(searched)} | variables
 
 
 def mithril(*arguments: str, path: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 import mithril as ml
@@ -12,11 +12,13 @@ import pytest
 from mithril.cost.liveness import arrange
 from mithril.engine import Engine
 from mithril.engine.interop import Interop
+from mithril.engine.kernels import Kernel
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.moving import move
 from mithril.engine.numpy_engine import NUMPY_KERNELS
 from mithril.engine.protocol import Produce
 from mithril.engine.shards import host_shards
+from mithril.errors import BackendError
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import collectives
 from mithril.plan import Program
@@ -42,8 +44,8 @@ class Least(Engine):
         return tuple(f"rod {i}" for i in range(self.mesh.size))
 
     @property
-    def kernels(self) -> frozenset[str]:
-        return frozenset(NUMPY_KERNELS)
+    def own_kernels(self) -> Mapping[str, Kernel]:
+        return NUMPY_KERNELS
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> list[np.ndarray]:
         return host_shards(type, sharding, produce)
@@ -57,7 +59,13 @@ class Least(Engine):
 
 
 def test_this_is_what_every_engine_must_give() -> None:
-    assert Engine.__abstractmethods__ == {"platform", "devices", "kernels", "put", "shard", "lower"}
+    assert Engine.__abstractmethods__ == {
+        "platform", "devices", "put", "shard", "lower",
+    }  # fmt: skip
+    with pytest.raises(
+        BackendError, match=r"^engine of backend 'least' has no table of kernels; giv"
+    ):
+        Engine.own_kernels.fget(Least(Mesh()))  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="abstract"):
         Engine()  # type: ignore[abstract]
 

@@ -60,7 +60,7 @@ def test_a_namespace_that_computes_later_computes_before_each_mark() -> None:
     xp = SimpleNamespace(**vars(np), settle=lambda values: settled.append(len(values)))
     program = program_of(MESH, graph_of(reduced, x=f32(2, 2), y=f32(2, 2)), GIVEN)
     execute = LockstepExecutable(program, NUMPY_KERNELS, xp, Marks(settles=True))
-    parts = [np.ones((2, 1), np.float32)] * 2
+    parts = [np.ones((2, 2), np.float32)] * 2
     execute([parts, [np.ones((2, 2), np.float32)] * 2][:2], Recorder())
     assert settled == [2, 1], "two products, whose exponentials are gone, and their sum"
 
@@ -71,7 +71,7 @@ def test_a_device_works_in_its_share_of_the_kernels() -> None:
     given = {"x": Sharding(MESH, ((), ("a",)))}
     graph = graph_of(lambda x, y: (ops.exp(x), ops.exp(y)), x=f32(2, 2), y=f32(2, 2))
     execute = measured(program_of(MESH, graph, given))
-    execute([[np.ones((2, 1), np.float32)] * 2, [np.ones((2, 2), np.float32)] * 2], recorder)
+    execute([[np.ones((2, 2), np.float32)] * 2, [np.ones((2, 2), np.float32)] * 2], recorder)
     recorder.finish()
     (span,) = recorder.spans
     assert span.devices == (0, 1)

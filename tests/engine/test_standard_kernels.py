@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +28,7 @@ from mithril.ir import Op, registry
 from mithril.spi import (
     Engine,
     Executable,
+    Kernel,
     LockstepExecutable,
     Mesh,
     Produce,
@@ -35,12 +36,11 @@ from mithril.spi import (
     Sharding,
     Transfer,
     host_shards,
-    kernels_for,
     move_shards,
 )
+from mithril.testing.cases import CASES, Case
+from mithril.testing.evaluate import apply, assert_close, coarsest
 from mithril.types import DType, TensorType, as_dtype
-from tests.ops.cases import CASES, Case
-from tests.ops.evaluate import apply, assert_close, coarsest
 
 from tests.profiles import scaled
 
@@ -146,8 +146,8 @@ class StrictEngine(Engine):
         return tuple(f"cpu {index}" for index in self.mesh.flat)
 
     @property
-    def kernels(self) -> frozenset[str]:
-        return frozenset(kernels_for(self.name, bind_namespace(strict)))
+    def own_kernels(self) -> Mapping[str, Kernel]:
+        return bind_namespace(strict)
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -168,9 +168,7 @@ class StrictEngine(Engine):
         return lambda shards: move_shards(shards, transfer, strict)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
-        return LockstepExecutable(
-            program, kernels_for(self.name, bind_namespace(strict), self.dtype_name), strict
-        )
+        return LockstepExecutable(program, self.kernel_table, strict, checks=self.kernel_checks)
 
 
 def make_step(backend: ml.Backend) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -18,6 +18,7 @@ from mithril.spi import (
     EngineProfiler,
     Executable,
     Execution,
+    Kernel,
     Mesh,
     OptionError,
     Plan,
@@ -128,9 +129,9 @@ class JaxEngine(Engine):
         return 0 if self.process_count == 1 else jax.process_index()
 
     @property
-    def kernels(self) -> frozenset[str]:
-        """Names of the ops with a kernel."""
-        return frozenset(kernels_for(self.name, KERNELS, self.dtype_name))
+    def own_kernels(self) -> Mapping[str, Kernel]:
+        """Kernels for the platform, by op name."""
+        return kernels_on(self.platform)
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -169,8 +170,7 @@ class JaxEngine(Engine):
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> JaxExecutable:
         """Turn a program into a jitted function; `donate` are inputs that are given up."""
-        kernels = kernels_for(self.name, kernels_on(self.platform), self.dtype_name)
-        function = function_of(program, self.opened, kernels)
+        function = function_of(program, self.opened, self.kernel_table)
         kind = MeasuredExecutable if self.is_measuring else JaxExecutable
         return kind(program, function, self.opened, self.options, tuple(donate))
 

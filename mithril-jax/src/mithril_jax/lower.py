@@ -16,6 +16,7 @@ from jax import lax
 from mithril.spi import (
     Graph,
     Kernel,
+    KernelChecks,
     Node,
     Op,
     Program,
@@ -35,6 +36,7 @@ from mithril_jax.padding import from_padded, to_padded
 if TYPE_CHECKING:
     Gate = Callable[[Any, Any, Any], Any]
 
+_CHECKS = KernelChecks("jax")
 Arrays = Sequence[Any]
 Function = Callable[[Arrays, Any], list[Any]]
 """Takes the inputs of a graph and a flag that is false, and returns its outputs."""
@@ -205,7 +207,9 @@ def _step(node: Node, kernels: Mapping[str, Kernel], after: Gate) -> Function:
         return lambda inputs, flag: [after(inputs[0], inputs[1], flag)]
     if isinstance(op, Repeat):
         return _loop(op, kernels, after)
-    kernel = kernels[op.name](op, [value.type for value in node.inputs])
+    made = _CHECKS.make(node, kernels)
+    # Looked at when it is traced; a collective may return a list of one.
+    kernel = made if op.is_collective else _CHECKS.guard(node, made)
     if isinstance(op, FromHost) and len(node.inputs) > 1:
         return lambda inputs, flag: [kernel(after(inputs[0], inputs[1], flag))]
     if len(node.outputs) == 1:

@@ -40,7 +40,6 @@ from mithril.spi import (
     communicates,
     find_overwritten,
     host_shards,
-    kernels_for,
     move_shards,
 )
 from mithril.spi.ops import DynamicUpdateSlice, find_on_host, uses_host
@@ -177,9 +176,9 @@ class MLXEngine(Engine):
         return {"blas": library_in_use()} if self.platform == "cpu" else {}
 
     @property
-    def kernels(self) -> frozenset[str]:
-        """Names of the ops with a kernel."""
-        return frozenset(kernels_for(self.name, KERNELS, self.dtype_name))
+    def own_kernels(self) -> Mapping[str, Kernel]:
+        """Kernels on MLX, by op name."""
+        return KERNELS
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -292,7 +291,7 @@ class MLXEngine(Engine):
         """Turn a program into straight-line Python that builds MLX's lazy graph."""
         if self.communicator is not None and self._rank not in program.mesh.flat:
             return RemoteStage(program, self.communicator, self._rank)
-        kernels = kernels_for(self.name, KERNELS, self.dtype_name)
+        kernels = self.kernel_table
         if self.options.channels_last:
             program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
         overwritten = find_overwritten(program, donate)
@@ -332,11 +331,12 @@ class MLXEngine(Engine):
 
     def _make_build(self, program: Program, kernels: Mapping[str, Kernel], xp: Any) -> Executable:
         marks = Marks(settles=True) if self.is_measuring else None
+        checks = self.kernel_checks
         if self.communicator is None:
-            return LockstepExecutable(program, kernels, xp, marks)
+            return LockstepExecutable(program, kernels, xp, marks, checks=checks)
         rank = program.mesh.flat.index(self._rank)
         exchanges = self.communicator.collectives()
-        return RankExecutable(program, kernels, xp, rank, exchanges, marks)
+        return RankExecutable(program, kernels, xp, rank, exchanges, marks, checks)
 
     @property
     def _rank(self) -> int:

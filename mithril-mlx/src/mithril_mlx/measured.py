@@ -7,7 +7,6 @@ from time import perf_counter
 
 import mlx.core as mx
 from mithril.spi import (
-    TRIAL_MARKS,
     EngineProfiler,
     Executable,
     MemoryUse,
@@ -19,6 +18,8 @@ from mithril.spi import (
 from mithril_mlx.lazy import Shards
 
 HOW = "get_peak_memory of MLX, of the whole process"
+_TRIALS = 256
+"""So many arrays are computed to see what one costs."""
 
 
 class MeasuredExecutable:
@@ -58,7 +59,7 @@ class MLXProfiler(EngineProfiler):
         x = mx.zeros(1)
         mx.eval(x)
         start = perf_counter()
-        for _ in range(TRIAL_MARKS):
+        for _ in range(_TRIALS):
             x = x + 1
             mx.eval(x)
-        return super().measure_mark() + (perf_counter() - start) / TRIAL_MARKS
+        return super().measure_mark() + (perf_counter() - start) / _TRIALS

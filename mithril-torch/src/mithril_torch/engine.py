@@ -7,7 +7,7 @@ processes; or all devices in lockstep in this process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
@@ -22,6 +22,7 @@ from mithril.spi import (
     Executable,
     Execution,
     Handle,
+    Kernel,
     Mesh,
     OptionError,
     Plan,
@@ -31,7 +32,6 @@ from mithril.spi import (
     TensorType,
     Transfer,
     Transport,
-    kernels_for,
     reuse_donated,
 )
 from mithril.spi.ops import AllToAll, Permute, uses_host
@@ -210,9 +210,9 @@ class TorchEngine(Engine):
         return 0 if self.job is None else self.job.rank
 
     @property
-    def kernels(self) -> frozenset[str]:
-        """Names of the ops with a kernel."""
-        return frozenset(kernels_for(self.name, kernels_on(self.device), self.dtype_name))
+    def own_kernels(self) -> Mapping[str, Kernel]:
+        """Kernels for the device, by op name."""
+        return kernels_on(self.device)
 
     @property
     def dtypes(self) -> frozenset[DType]:
@@ -243,7 +243,7 @@ class TorchEngine(Engine):
         self._check_host([program])
         if self.options.trace_module_partitioning:
             log_layout(program)
-        kernels = kernels_for(self.name, kernels_on(self.device), self.dtype_name)
+        kernels = self.kernel_table
         if not isinstance(self.executor, LockstepExecutor):
             program = reuse_donated(program, donate)
         return self.executor.lower(program, kernels, self.codegen)
@@ -257,7 +257,7 @@ class TorchEngine(Engine):
         self._check_host([stage.program for stage in plan.stages])
         if self.options.trace_module_partitioning:
             log_plan(plan)
-        kernels = kernels_for(self.name, kernels_on(self.device), self.dtype_name)
+        kernels = self.kernel_table
         found = self.executor.lower_plan(plan, kernels, self.codegen)
         return super().lower_stages(plan, donate) if found is None else found
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mithril.cli import conformance
+from mithril.cli import conformance, new_backend
 from mithril.errors import MithrilError
 from mithril.plugins.discover import BackendEntry, Status, api_text, discover
 from mithril.plugins.opening import open_entry, require
@@ -44,6 +44,7 @@ COLORS = {
 
 app = typer.Typer(help="The installed backends.", no_args_is_help=True, rich_markup_mode=None)
 app.command("check")(conformance.check)
+app.command("new")(new_backend.new)
 
 
 @app.command("list")

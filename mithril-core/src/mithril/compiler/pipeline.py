@@ -32,6 +32,7 @@ from mithril.partition.algorithms import carry_out
 from mithril.partition.buckets import bucket_collectives
 from mithril.partition.limits import (
     check_capabilities,
+    check_dtypes,
     check_host_arena,
     check_memory,
     check_moves,
@@ -284,6 +285,11 @@ def check_collectives(plan: Plan, request: Request, target: Target, options: Pla
     check_capabilities(plan, target)
 
 
+def check_held(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:
+    """Refuse a value of a dtype that the target does not have."""
+    check_dtypes(plan, target.backend, target.dtypes)
+
+
 def check_hidden_moves(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:
     """Refuse a move that is larger than the user allows, unless it was asked for."""
     if options.max_reshard_bytes is not None:
@@ -297,5 +303,5 @@ def check_offload(plan: Plan, request: Request, target: Target, options: PlanOpt
 
 
 CHECKS: tuple[PlanCheck, ...] = (
-    check_order, check_collectives, check_hidden_moves, check_offload,
+    check_order, check_collectives, check_held, check_hidden_moves, check_offload,
 )  # fmt: skip

@@ -9,6 +9,7 @@ from mithril.cost.profiles import SIMULATED, find_hardware
 from mithril.engine import Engine, KernelNames
 from mithril.mesh import Mesh
 from mithril.ops.collective import collectives
+from mithril.types import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Target:
         kernels: names of the ops it runs itself; others are expanded.
         capabilities: the kinds of collectives it offers.
         hardware: the profile that prices choices.
+        dtypes: the element types it can hold.
     """
 
     backend: str
@@ -28,6 +30,7 @@ class Target:
     kernels: frozenset[str]
     capabilities: frozenset[str] = frozenset(collectives())
     hardware: Hardware = SIMULATED
+    dtypes: frozenset[DType] = frozenset(DType)
 
     @staticmethod
     def of(engine: Engine, hardware: Hardware | None = None) -> Target:
@@ -38,7 +41,9 @@ class Target:
             hardware: the profile to price with; by default that of the engine's devices.
         """
         profile = find_hardware(engine, hardware)
-        return Target(engine.name, engine.mesh, engine.kernels, engine.capabilities, profile)
+        return Target(
+            engine.name, engine.mesh, engine.kernels, engine.capabilities, profile, engine.dtypes
+        )
 
     @property
     def kernel_names(self) -> KernelNames:

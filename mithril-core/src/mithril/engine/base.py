@@ -20,8 +20,9 @@ from typing import Any, Self
 import numpy as np
 
 from mithril.engine.arena import Arrange
+from mithril.engine.checks import KernelChecks
 from mithril.engine.interop import Interop
-from mithril.engine.kernels.custom import name_dtype
+from mithril.engine.kernels.custom import kernels_for, name_dtype
 from mithril.engine.protocol import Executable, Handle, Produce
 from mithril.engine.recording import EngineProfiler
 from mithril.engine.staged import StagedExecutable
@@ -67,12 +68,31 @@ class Engine(ABC):
         """A label for each device of the mesh, in flat order: `cpu 0`."""
 
     @property
-    @abstractmethod
-    def kernels(self) -> frozenset[str]:
-        """Names of the ops the engine has a kernel for; others are expanded.
+    def own_kernels(self) -> Mapping[str, Callable[..., Any]]:
+        """Factories of the engine's kernels, by op name; ops without one are expanded.
 
-        The ops that users define have kernels of their own; `kernels_for` adds them to a table.
+        Raises:
+            BackendError: the engine, written for API 2.1 or before, gives `kernels` alone.
         """
+        raise BackendError(
+            f"engine of backend '{self.name}' has no table of kernels; give it own_kernels, a "
+            f"mapping from names of ops to factories"
+        )
+
+    @property
+    def kernel_table(self) -> Mapping[str, Callable[..., Any]]:
+        """What programs are lowered with: the engine's kernels, and those of users for it."""
+        return kernels_for(self.name, self.own_kernels, self.dtype_name)
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of the ops the engine has a kernel for: those of its table."""
+        return frozenset(self.kernel_table)
+
+    @property
+    def kernel_checks(self) -> KernelChecks:
+        """What looks at the results of its kernels, and says whose they are."""
+        return KernelChecks(self.name, self.dtype_name)
 
     @property
     def local_devices(self) -> tuple[int, ...]:

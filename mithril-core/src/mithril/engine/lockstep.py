@@ -9,9 +9,7 @@ it.
 
 from __future__ import annotations
 
-import re
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
@@ -19,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from mithril.engine.arena import ArenaLayout, Place
+from mithril.engine.checks import KernelChecks
 from mithril.engine.collectives import EXCHANGES
 from mithril.engine.kernels import Kernel
 from mithril.engine.marks import Marks
 from mithril.engine.protocol import Observer
 from mithril.engine.variables import Axes, Coordinate, Variables
-from mithril.errors import MithrilError
+from mithril.engine.written import WrittenRun
 from mithril.ir import Graph, Node, Repeat, Value
 from mithril.ir.start import join_starts
 from mithril.mesh import Mesh, carry
@@ -33,7 +32,6 @@ from mithril.ops.host import FromHost, ToHost, find_on_host, uses_host
 from mithril.plan import Port, Program
 from mithril.plan.issued import issue_node
 
-_Run = Callable[[Sequence[Sequence[Any]], Observer | None], list[list[Any]]]
 STRETCH = 8
 """How many nodes of a lazy namespace are put together before their computation is started."""
 
@@ -47,6 +45,7 @@ class LockstepExecutable:
         xp: the array namespace.
         marks: what takes the time between its segments, if it is measured.
         layout: where values lie in arenas, if they do.
+        checks: whose kernels they are, for messages; `Engine.kernel_checks`.
     """
 
     def __init__(
@@ -56,13 +55,12 @@ class LockstepExecutable:
         xp: ModuleType,
         marks: Marks | None = None,
         layout: ArenaLayout | None = None,
+        checks: KernelChecks | None = None,
     ) -> None:
         graph = join_starts(program.graph) if layout is None else layout.graph
-        writer = Writer(program.mesh, graph, kernels, xp, "run", marks, layout)
+        writer = Writer(program.mesh, graph, kernels, xp, "run", marks, layout, checks)
         self.source = writer.write_program(program.inputs)
-        self._file = f"<lockstep {id(self)}>"
-        self._run = load_run(writer, self.source, self._file)
-        self._places = writer.places
+        self._run = writer.load(self.source, f"<lockstep {id(self)}>")
         self._layout, self._memory = layout, writer.memory
         self._lock = nullcontext() if layout is None else layout.arenas.lock
 
@@ -73,27 +71,15 @@ class LockstepExecutable:
         # As on other frameworks, an overflow or a division by zero makes inf or nan in silence.
         with self._lock, np.errstate(all="ignore"):
             if self._memory and self._layout is not None:  # all programs of the plan are lowered
-                self._layout.arenas.assign(self._memory, self._run.__globals__)
+                self._layout.arenas.assign(self._memory, self._run.names)
                 self._memory = {}
             try:
-                return self._run(inputs, observe)
-            except MithrilError as error:
-                place = self._place_of(error)
-                raise (type(error)(f"{error} (in {place})") if place else error) from None
-
-    def _place_of(self, error: MithrilError) -> str:
-        """Return the user's layer and line that a kernel was called for, as far as known."""
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno or 1 for frame in frames if frame.filename == self._file]
-        called = re.search(r"= (\w+)\(", self.source.splitlines()[lines[-1] - 1])
-        return self._places.get(called[1], "") if called else ""
-
-
-def load_run(writer: Writer, source: str, place: str) -> _Run:
-    """Return the function `run` of what a writer has written."""
-    exec(compile(source, place, "exec"), writer.constants)
-    run: _Run = writer.constants["run"]
-    return run
+                made = self._run.run(inputs, observe)
+            except Exception as error:
+                self._run.fail(error)
+        if self._run.is_new:
+            self._run.settle()
+        return made
 
 
 class Writer:
@@ -109,6 +95,7 @@ class Writer:
         name: of the function; what belongs to it starts with it.
         marks: what takes the time between its segments, if it is measured.
         layout: where values lie in arenas, if they do.
+        checks: whose kernels they are.
     """
 
     def __init__(
@@ -120,14 +107,16 @@ class Writer:
         name: str,
         marks: Marks | None = None,
         layout: ArenaLayout | None = None,
+        checks: KernelChecks | None = None,
     ) -> None:
         self.constants: dict[str, Any] = {}
         self.functions: list[str] = []
-        self.places: dict[str, str] = {}
+        self.nodes: dict[str, Node] = {}
         self.memory: dict[str, Place] = {}
         self._mesh = mesh
         self._graph = graph
         self._kernels = kernels
+        self._checks = checks or KernelChecks()
         self._xp = xp
         self._name = name
         self._variables = Variables(mesh)
@@ -158,6 +147,10 @@ class Writer:
         results = (f"[{', '.join(names)}]" for names in outputs)
         lines.append(f"return [{', '.join(results)}]")
         return self._function("inputs, observe", lines)
+
+    def load(self, source: str, file: str) -> WrittenRun:
+        """Return what runs the source of the program."""
+        return WrittenRun(source, file, self.constants, self.nodes, self._checks)
 
     def write_body(self, varies: Sequence[Axes], carried: int) -> tuple[str, list[Axes]]:
         """Return the source of an iteration, and over what its results vary.
@@ -246,11 +239,12 @@ class Writer:
         if op.is_collective:
             yield from self._collective(node, function, inherited)
             return
-        types = [value.type for value in node.inputs]
         layout = self._layout if self._layout and self._layout.holds(node.outputs[0]) else None
-        kernel = self._kernels[op.name](op, types) if layout is None else layout.make_writer(node)
-        self.constants[function] = kernel
-        self.places[function] = _place_in_code(node)
+        kernel = (
+            self._checks.make(node, self._kernels) if layout is None else layout.make_writer(node)
+        )
+        self.constants[function] = self._checks.guard(node, kernel)
+        self.nodes[function] = node
         for value in node.outputs:
             self._variables.declare(value, inherited)
         axes = self._variables.axes[node.outputs[0]]
@@ -279,7 +273,9 @@ class Writer:
                 state += mine
                 arguments += mine
             else:
-                index = f"[{function}_i]" if position >= stacked else ""
+                is_list = value in self._on_host  # slices that lie on the host stay apart
+                at = f"[{function}_i]" if is_list else f"[{function}_i, ...]"
+                index = at if position >= stacked else ""
                 arguments += [f"{name}{index}" for name in names]
         results = self._variables.of_all(node.outputs)
         stacks = results[len(state) :]
@@ -340,7 +336,7 @@ class Writer:
             ]
             if wider == varies[: op.carried]:
                 self.constants |= writer.constants
-                self.places |= writer.places
+                self.nodes |= writer.nodes
                 self.memory |= writer.memory
                 return source, varies, found
             varies[: op.carried] = wider
@@ -349,7 +345,7 @@ class Writer:
         """Return what writes the body of a loop."""
         marks = None if self._marks is None else self._marks.within(name)
         layout = None if self._layout is None else self._layout.within(node)
-        return Writer(self._mesh, body, self._kernels, self._xp, name, marks, layout)
+        return Writer(self._mesh, body, self._kernels, self._xp, name, marks, layout, self._checks)
 
     def _axis_index(self, node: Node, op: AxisIndex) -> Iterator[str]:
         (value,) = node.outputs
@@ -389,8 +385,3 @@ class Writer:
         """Return the line that tells an observer of a collective."""
         self.constants[f"{function}_issued"] = issue_node(node, self._mesh)
         return f"if observe: observe({function}_issued)"
-
-
-def _place_in_code(node: Node) -> str:
-    scope = [f"'{node.scope}'"] if node.scope else []
-    return ", ".join([*scope, *([str(node.source)] if node.source else [])])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -16,6 +16,7 @@ from mithril.spi import (
     Engine,
     Executable,
     Execution,
+    Kernel,
     LockstepExecutable,
     MeasuredLockstep,
     Mesh,
@@ -27,7 +28,6 @@ from mithril.spi import (
     TensorType,
     Transfer,
     host_shards,
-    kernels_for,
     move_shards,
     reuse_donated,
 )
@@ -74,9 +74,9 @@ class NumpyEngine(Engine):
         return tuple(f"simulated cpu {index}" for index in self.mesh.flat)
 
     @property
-    def kernels(self) -> frozenset[str]:
-        """All ops, and those of users that have a kernel for this engine."""
-        return frozenset(kernels_for(self.name, NUMPY_KERNELS, self.dtype_name))
+    def own_kernels(self) -> Mapping[str, Kernel]:
+        """Those of all ops."""
+        return NUMPY_KERNELS
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> list[np.ndarray]:
         """Make a distributed array; see `Engine.put`."""
@@ -108,10 +108,12 @@ class NumpyEngine(Engine):
     def _lower(
         self, program: Program, donate: Collection[int], arenas: SimulatedArenas | None
     ) -> Executable:
-        kernels = kernels_for(self.name, NUMPY_KERNELS, self.dtype_name)
         reusing = reuse_donated(program, donate)
         layout = None if arenas is None else arenas.lay_out(reusing, self.execution, WRITERS)
-        lower = partial(LockstepExecutable, reusing, kernels, np, layout=layout)
+        lower = partial(
+            LockstepExecutable, reusing, self.kernel_table, np,
+            layout=layout, checks=self.kernel_checks,
+        )  # fmt: skip
         return MeasuredLockstep(lower, program.mesh.flat) if self.is_measuring else lower()
 
     def _open_arenas(self) -> SimulatedArenas | None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from mithril.engine.checks import KernelChecks
 from mithril.engine.kernels import Kernel
-from mithril.engine.lockstep import Writer, load_run
+from mithril.engine.lockstep import Writer
 from mithril.engine.marks import Marks
 from mithril.engine.protocol import Observer
 from mithril.engine.variables import Axes, Variables
@@ -38,6 +39,7 @@ class RankExecutable:
         rank: flat index of the device.
         exchanges: how each collective is carried out.
         marks: what takes the time between its segments, if it is measured.
+        checks: whose kernels they are, for messages.
     """
 
     def __init__(
@@ -48,11 +50,14 @@ class RankExecutable:
         rank: int,
         exchanges: Mapping[type[Op], Exchange],
         marks: Marks | None = None,
+        checks: KernelChecks | None = None,
     ) -> None:
         graph = join_starts(program.graph)
-        writer = _RankWriter(program.mesh, graph, kernels, xp, "run", rank, exchanges, marks)
+        writer = _RankWriter(
+            program.mesh, graph, kernels, xp, "run", rank, exchanges, marks, checks
+        )
         self.source = writer.write_program(program.inputs)
-        self._run = load_run(writer, self.source, f"<rank {rank} {id(self)}>")
+        self._run = writer.load(self.source, f"<rank {rank} {id(self)}>")
 
     def __call__(
         self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None
@@ -73,18 +78,18 @@ class _RankWriter(Writer):
         name: str,
         rank: int,
         exchanges: Mapping[type[Op], Exchange],
-        marks: Marks | None = None,
+        marks: Marks | None,
+        checks: KernelChecks | None,
     ) -> None:
-        super().__init__(mesh, graph, kernels, xp, name, marks)
+        super().__init__(mesh, graph, kernels, xp, name, marks, checks=checks)
         self._variables = _RankVariables(mesh)
         self._rank = rank
         self._exchanges = exchanges
 
     def _within(self, node: Node, body: Graph, name: str) -> Writer:
         marks = None if self._marks is None else self._marks.within(name)
-        return _RankWriter(
-            self._mesh, body, self._kernels, self._xp, name, self._rank, self._exchanges, marks
-        )
+        own = (self._rank, self._exchanges, marks, self._checks)
+        return _RankWriter(self._mesh, body, self._kernels, self._xp, name, *own)
 
     def _axis_index(self, node: Node, op: AxisIndex) -> Iterator[str]:
         (value,) = node.outputs

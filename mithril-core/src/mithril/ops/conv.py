@@ -101,7 +101,10 @@ class Convolving(Op):
 @register
 @dataclass(frozen=True)
 class Convolution(Convolving):
-    """The sum over a window that slides over the input, weighted per output channel."""
+    """The sum over a window that slides over the input, weighted per output channel.
+
+    Operands (x, weight).
+    """
 
     name: ClassVar[str] = "convolution"
 

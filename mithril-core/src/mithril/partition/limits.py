@@ -6,13 +6,14 @@ from collections.abc import Collection
 
 from mithril.cost import Target
 from mithril.cost.remedies import describe_shortage
-from mithril.errors import BackendError, PlanError, warn
+from mithril.errors import BackendError, PlanError, listing, warn
 from mithril.ir import Phase
 from mithril.ir.rewrite import all_nodes
 from mithril.ops.collective import SEND, collective_of, collectives
 from mithril.ops.host import ToHost, verify_host
 from mithril.partition.offload import Offload
 from mithril.plan import Plan
+from mithril.types import DType
 
 HIDDEN = frozenset(kind for kind, op in collectives().items() if not op.reduces)
 """Moves that reduce nothing: two shardings did not fit together."""
@@ -30,6 +31,35 @@ def check_capabilities(plan: Plan, target: Target) -> None:
                 f"backend '{target.backend}' has no {row.kind}, and {row.cause.value} needs one "
                 f"over {' x '.join(row.axes)}; split it otherwise, or use another backend"
             )
+
+
+def check_dtypes(plan: Plan, backend: str, dtypes: Collection[DType]) -> None:
+    """Raise unless a backend can hold every value of a plan.
+
+    Args:
+        plan: the plan.
+        backend: its name.
+        dtypes: that it can hold.
+
+    Raises:
+        BackendError: a value has another dtype; the message names the layer and the line.
+    """
+    for stage in plan.stages:
+        for node in all_nodes(stage.program.graph):
+            for value in node.outputs:
+                if value.type.dtype not in dtypes:
+                    place = f" at {node.where()}" if node.scope or node.source else ""
+                    raise BackendError(
+                        f"op '{node.op.name}'{place} makes {value.type}, and backend '{backend}' "
+                        f"has no dtype {value.type.dtype}; it has {listing(sorted(dtypes))}; use "
+                        f"another dtype or layer there, or another backend"
+                    )
+        for port in stage.program.inputs:
+            if port.type.dtype not in dtypes:
+                raise BackendError(
+                    f"plan takes '{port.name}' as {port.type}, and backend '{backend}' has no "
+                    f"dtype {port.type.dtype}; it has {listing(sorted(dtypes))}; cast it before"
+                )
 
 
 def check_moves(plan: Plan, max_reshard_bytes: int, declared: Collection[str] = ()) -> None:

@@ -71,7 +71,7 @@ def open_entry(
             f"backend '{entry.name}' failed to open on {mesh}; {type(error).__name__}: {error}; "
             f"see `mithril backends info {entry.name}`"
         ) from error
-    _check_engine(entry, opened)
+    _check_engine(entry, opened, mesh)
     return opened
 
 
@@ -113,19 +113,30 @@ def build_options(
     return instance
 
 
-def _check_engine(entry: BackendEntry, opened: object) -> None:
+def _check_engine(entry: BackendEntry, opened: object, mesh: Mesh) -> None:
     """Raise if a plugin opens something else than it has to.
 
     Raises:
-        BackendError: it is no engine.
+        BackendError: it is no engine, or one that says of itself what cannot be.
     """
-    from mithril.engine import Engine  # with NumPy, which the list of backends does without
+    # With NumPy, which the list of backends does without.
+    from mithril.engine import Engine
+    from mithril.engine.declared import check_declared
 
     if not isinstance(opened, Engine):
         raise BackendError(
             f"backend '{entry.name}' opens {kind_of(opened)}, which is no engine; have "
             f"BackendSpec.open return a mithril.engine.Engine"
         )
+    try:
+        check_declared(opened, entry.name, mesh)
+    except MithrilError:
+        raise
+    except Exception as error:
+        raise BackendError(
+            f"engine of backend '{entry.name}' cannot say what it is; {type(error).__name__}: "
+            f"{error}; mend its properties"
+        ) from error
 
 
 def list_options(name: str) -> frozenset[str]:

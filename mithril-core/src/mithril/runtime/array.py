@@ -11,6 +11,7 @@ import numpy as np
 
 from mithril.compiler.communication_options import Communication
 from mithril.engine import Engine, Handle
+from mithril.engine.checks import check_part
 from mithril.engine.interop import Interop
 from mithril.engine.protocol import Produce
 from mithril.engine.shards import trim_padding
@@ -244,6 +245,7 @@ class Array(Operand):
             device: its flat index in the mesh of the array's sharding.
         """
         held = self.engine.shard(self.shards, self.sharding, device)
+        held = check_part(self.kind.backend.name, held, self.type, self.sharding)
         return trim_padding(held, self.sharding.box(device, self.shape))
 
     @property

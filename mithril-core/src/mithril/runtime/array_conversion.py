@@ -12,6 +12,7 @@ from typing import Any, TypedDict, Unpack, cast
 import numpy as np
 
 from mithril.engine import Engine
+from mithril.engine.checks import check_handle
 from mithril.engine.interop import Interop
 from mithril.errors import BackendError, ShapeError
 from mithril.keywords import checked_keywords
@@ -155,7 +156,9 @@ class ArrayConversion:
             BackendError: the engine has no such dtype.
         """
         self.check_dtype(type.dtype)
-        shards = self.engine.on(sharding.mesh).put(type, sharding, produce)
+        engine = self.engine.on(sharding.mesh)
+        shards = engine.put(type, sharding, produce)
+        check_handle(engine, "put", shards, type, sharding)
         return Array(cast("Any", self), type, sharding, shards, is_placed)
 
     def check_dtype(self, dtype: DType) -> None:

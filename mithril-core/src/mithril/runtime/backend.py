@@ -12,11 +12,14 @@ from mithril.compiler.communication_options import COMMUNICATE_AS_IT_PAYS, Commu
 from mithril.compiler.options import check_precision
 from mithril.cost import Hardware, find_hardware
 from mithril.engine import Engine
+from mithril.engine.checked_engine import look_at_engine
+from mithril.engine.checks import is_checking
 from mithril.errors import BackendError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand, Tensor
 from mithril.mesh import Mesh, PartitionSpec, Sharding
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.compression import PLAIN, Compression
+from mithril.partition.limits import check_dtypes
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.call import Bindings, Bound, Interface, bind
 from mithril.runtime.creation import Creation
@@ -59,6 +62,11 @@ class Backend(Creation, Shared):
         compression: Compression = PLAIN,
         gather_dtype: DType | None = None,
     ) -> None:
+        if not isinstance(engine, Engine):
+            raise BackendError(
+                f"Backend is given {kind_of(engine)}, which is no engine; derive from Engine, or "
+                f"open one by name with ml.open_backend"
+            )
         super().__init__()
         self.engine = engine
         self.uneven = uneven
@@ -79,7 +87,7 @@ class Backend(Creation, Shared):
 
     def _enter(self, engine: Engine) -> None:
         """Begin without plans on an engine."""
-        self.engine = engine
+        self.engine = look_at_engine(engine) if is_checking() else engine
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self.interop = engine.interop
@@ -284,7 +292,9 @@ class Backend(Creation, Shared):
         )
         lying = find_common_sharding(op, kinds)
         if lying is not None and op.name in engine.kernels:
-            return Bound(engine, plan_in_place(op, kinds, lying), interface)
+            plan = plan_in_place(op, kinds, lying)
+            check_dtypes(plan, engine.name, engine.dtypes)
+            return Bound(engine, plan, interface)
         request = Request(
             {n: Layout(arrives=k.sharding) for n, k in zip(names, kinds, strict=True)}
         )

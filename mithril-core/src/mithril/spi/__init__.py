@@ -7,8 +7,8 @@ engine. What is here is recorded with its signatures and changes with `BACKEND_A
 
 * Plugin declaration: `BACKEND_API`, `BackendSpec`, `Command`, `LaunchRequest`, `free_port`,
   `hookimpl`, `MEMORY_FORMATS`, `check_choice`, `check_flag`, `choose_name`.
-* Engine and its base class: `Engine`, `Executable`, `Handle`, `KernelNames`, `Observer`,
-  `Produce`, `Execution`, `ALL_OPS`.
+* Engine and its base class: `Engine`, `Executable`, `Handle`, `Observer`, `Produce`, `Execution`,
+  `ALL_OPS`.
 * Programs and plan: `Builder`, `Graph`, `Node`, `Op`, `Phase`, `Tensor`, `Value`, `op_registry`,
   `all_nodes`, `communicates`, `map_bodies`, `regions`, `unroll`, `walk`, `find_begun`,
   `join_starts`, `Issued`, `Plan`, `Port`, `Program`, `Whole`, `IssuedRow`, `find_issued`,
@@ -17,16 +17,16 @@ engine. What is here is recorded with its signatures and changes with `BACKEND_A
 * Types and meshes: `Box`, `Mesh`, `Sharding`, `carry`, `coarsen`, `DType`, `Scalar`, `Shape`,
   `TensorType`, `as_dtype`, `promote`, `Types`.
 * Kernels and tables: `ArrayNamespace`, `EXTENSIONS`, `SHARED_KERNELS`, `bind_namespace`,
-  `dtype_in`, `kernels_for`, `Kernel`, `KernelTable`, `NamespaceKernel`, `KernelRun`,
-  `on_namespace`, `fix_column_signs`, `fix_qr_signs`, `symmetric`, `accumulator`, `UINT32_MASK`,
-  `THREEFRY_PARITY`, `THREEFRY_ROTATIONS`, `join_equal_scalars`.
+  `dtype_in`, `kernels_for`, `Kernel`, `KernelTable`, `KernelRun`, `fix_column_signs`,
+  `fix_qr_signs`, `accumulator`, `THREEFRY_PARITY`, `THREEFRY_ROTATIONS`, `KernelChecks`,
+  `join_equal_scalars`.
 * Collectives and transports: `LockstepExecutable`, `RankExecutable`, `TransportCall`,
   `Transport`, `ArrivedChunk`, `move_shards`, `join_chunks`, `take_chunk`.
 * Memory: `Arena`, `Arrange`, `NO_ARENA`, `SimulatedArenas`, `Writing`, `makes_anew`,
   `host_arena`, `find_overwritten`, `reuse_donated`.
-* Host data: `add_padding`, `host_shards`, `trim_padding`.
-* Profiles: `EngineProfiler`, `Recorder`, `Marks`, `MeasuredLockstep`, `run_marked`,
-  `TRIAL_MARKS`, `MemoryUse`, `Segment`, `Span`, `segment_of`.
+* Host data: `host_shards`, `trim_padding`.
+* Profiles: `EngineProfiler`, `Recorder`, `Marks`, `MeasuredLockstep`, `run_marked`, `MemoryUse`,
+  `Segment`, `Span`, `segment_of`.
 * Interop: `Adopted`, `ArrayMethods`, `ArrayView`, `BackendView`, `Interop`, `ModelMethods`,
   `ModelView`, `Placed`, `ProgramView`.
 * Errors: `BackendError`, `GraphError`, `MithrilError`, `OptionError`, `listing`.
@@ -39,16 +39,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from mithril.engine import (
-        Engine,
-        EngineProfiler,
-        Executable,
-        Handle,
-        KernelNames,
-        Observer,
-        Recorder,
-    )
+    from mithril.engine import Engine, EngineProfiler, Executable, Handle, Observer, Recorder
     from mithril.engine.arena import NO_ARENA, Arena, Arrange, SimulatedArenas, Writing, makes_anew
+    from mithril.engine.checks import KernelChecks
     from mithril.engine.equal_scalars import join_equal_scalars
     from mithril.engine.host_arena import host_arena
     from mithril.engine.interop import (
@@ -62,10 +55,10 @@ if TYPE_CHECKING:
         Placed,
         ProgramView,
     )
-    from mithril.engine.kernel_table import Kernel, KernelTable, NamespaceKernel, on_namespace
+    from mithril.engine.kernel_table import Kernel, KernelTable
     from mithril.engine.kernel_table import Run as KernelRun
     from mithril.engine.kernels import kernels_for
-    from mithril.engine.kernels.matrix import fix_column_signs, fix_qr_signs, symmetric
+    from mithril.engine.kernels.matrix import fix_column_signs, fix_qr_signs
     from mithril.engine.kernels.precision import accumulator
     from mithril.engine.lockstep import LockstepExecutable
     from mithril.engine.marks import Marks
@@ -76,10 +69,9 @@ if TYPE_CHECKING:
     from mithril.engine.moving import take as take_chunk
     from mithril.engine.protocol import Produce
     from mithril.engine.rank import RankExecutable
-    from mithril.engine.recording import MARKS as TRIAL_MARKS
     from mithril.engine.recording import MemoryUse, Segment, Span, segment_of
     from mithril.engine.reuse import find_overwritten, reuse_donated
-    from mithril.engine.shards import add_padding, host_shards, trim_padding
+    from mithril.engine.shards import host_shards, trim_padding
     from mithril.engine.standard import (
         EXTENSIONS,
         SHARED_KERNELS,
@@ -87,7 +79,6 @@ if TYPE_CHECKING:
         bind_namespace,
         dtype_in,
     )
-    from mithril.engine.standard.random import MASK as UINT32_MASK
     from mithril.engine.standard.random import PARITY as THREEFRY_PARITY
     from mithril.engine.standard.random import ROTATIONS as THREEFRY_ROTATIONS
     from mithril.engine.transport import Call as TransportCall
@@ -127,42 +118,38 @@ __all__ = [
     "ArrivedChunk", "BACKEND_API", "BackendError", "BackendSpec", "BackendView", "Box", "Builder",
     "Chunk", "Command", "DType", "EXTENSIONS", "Engine", "EngineProfiler", "Executable",
     "Execution", "GRADIENT_PREFIX", "Graph", "GraphError", "Handle", "Interop", "Issued",
-    "IssuedRow", "Kernel", "KernelNames", "KernelRun", "KernelTable", "LaunchRequest",
+    "IssuedRow", "Kernel", "KernelChecks", "KernelRun", "KernelTable", "LaunchRequest",
     "LockstepExecutable", "MEMORY_FORMATS", "Marks", "MeasuredLockstep", "MemoryUse", "Mesh",
-    "Message", "Messages", "MithrilError", "ModelMethods", "ModelView", "NO_ARENA",
-    "NamespaceKernel", "Node", "Observer", "Op", "OptionError", "Phase", "Placed", "Plan", "Port",
-    "Produce", "Program", "ProgramView", "RankExecutable", "Recorder", "SHARED_KERNELS", "Scalar",
-    "Segment", "Shape", "Sharding", "SimulatedArenas", "Span", "StageRun", "StageSend",
-    "THREEFRY_PARITY", "THREEFRY_ROTATIONS", "TRIAL_MARKS", "Tensor", "TensorType", "Timetable",
-    "Transfer", "Transport", "TransportCall", "Types", "UINT32_MASK", "Value", "Whole", "Writing",
-    "accumulator", "add_padding", "all_nodes", "as_dtype", "bind_namespace", "carry",
-    "check_choice", "check_flag", "choose_name", "coarsen", "communicates", "describe_collective",
-    "dtype_in", "find_begun", "find_issued", "find_overwritten", "fix_column_signs",
-    "fix_qr_signs", "free_port", "hookimpl", "host_arena", "host_shards", "issue_node",
-    "issue_transfer", "join_chunks", "join_equal_scalars", "join_starts", "kernels_for",
-    "listing", "makes_anew", "map_bodies", "move_shards", "on_namespace", "op_registry", "ops",
-    "promote", "regions", "reuse_donated", "run_marked", "segment_of", "symmetric", "take_chunk",
-    "trim_padding", "unroll", "walk",
+    "Message", "Messages", "MithrilError", "ModelMethods", "ModelView", "NO_ARENA", "Node",
+    "Observer", "Op", "OptionError", "Phase", "Placed", "Plan", "Port", "Produce", "Program",
+    "ProgramView", "RankExecutable", "Recorder", "SHARED_KERNELS", "Scalar", "Segment", "Shape",
+    "Sharding", "SimulatedArenas", "Span", "StageRun", "StageSend", "THREEFRY_PARITY",
+    "THREEFRY_ROTATIONS", "Tensor", "TensorType", "Timetable", "Transfer", "Transport",
+    "TransportCall", "Types", "Value", "Whole", "Writing", "accumulator", "all_nodes", "as_dtype",
+    "bind_namespace", "carry", "check_choice", "check_flag", "choose_name", "coarsen",
+    "communicates", "describe_collective", "dtype_in", "find_begun", "find_issued",
+    "find_overwritten", "fix_column_signs", "fix_qr_signs", "free_port", "hookimpl", "host_arena",
+    "host_shards", "issue_node", "issue_transfer", "join_chunks", "join_equal_scalars",
+    "join_starts", "kernels_for", "listing", "makes_anew", "map_bodies", "move_shards",
+    "op_registry", "ops", "promote", "regions", "reuse_donated", "run_marked", "segment_of",
+    "take_chunk", "trim_padding", "unroll", "walk",
 ]  # fmt: skip
 
 _HOMES = {
-    "mithril.engine": (
-        "Engine", "EngineProfiler", "Executable", "Handle", "KernelNames", "Observer", "Recorder",
-    ),
+    "mithril.engine": ("Engine", "EngineProfiler", "Executable", "Handle", "Observer", "Recorder"),
     "mithril.engine.arena": (
         "Arena", "Arrange", "NO_ARENA", "SimulatedArenas", "Writing", "makes_anew",
     ),
+    "mithril.engine.checks": ("KernelChecks",),
     "mithril.engine.equal_scalars": ("join_equal_scalars",),
     "mithril.engine.host_arena": ("host_arena",),
     "mithril.engine.interop": (
         "Adopted", "ArrayMethods", "ArrayView", "BackendView", "Interop", "ModelMethods",
         "ModelView", "Placed", "ProgramView",
     ),
-    "mithril.engine.kernel_table": (
-        "Kernel", "KernelTable", "NamespaceKernel", "Run as KernelRun", "on_namespace",
-    ),
+    "mithril.engine.kernel_table": ("Kernel", "KernelTable", "Run as KernelRun"),
     "mithril.engine.kernels": ("kernels_for",),
-    "mithril.engine.kernels.matrix": ("fix_column_signs", "fix_qr_signs", "symmetric"),
+    "mithril.engine.kernels.matrix": ("fix_column_signs", "fix_qr_signs"),
     "mithril.engine.kernels.precision": ("accumulator",),
     "mithril.engine.lockstep": ("LockstepExecutable",),
     "mithril.engine.marks": ("Marks",),
@@ -173,16 +160,14 @@ _HOMES = {
     ),
     "mithril.engine.protocol": ("Produce",),
     "mithril.engine.rank": ("RankExecutable",),
-    "mithril.engine.recording": (
-        "MARKS as TRIAL_MARKS", "MemoryUse", "Segment", "Span", "segment_of",
-    ),
+    "mithril.engine.recording": ("MemoryUse", "Segment", "Span", "segment_of"),
     "mithril.engine.reuse": ("find_overwritten", "reuse_donated"),
-    "mithril.engine.shards": ("add_padding", "host_shards", "trim_padding"),
+    "mithril.engine.shards": ("host_shards", "trim_padding"),
     "mithril.engine.standard": (
         "ArrayNamespace", "EXTENSIONS", "SHARED_KERNELS", "bind_namespace", "dtype_in",
     ),
     "mithril.engine.standard.random": (
-        "MASK as UINT32_MASK", "PARITY as THREEFRY_PARITY", "ROTATIONS as THREEFRY_ROTATIONS",
+        "PARITY as THREEFRY_PARITY", "ROTATIONS as THREEFRY_ROTATIONS",
     ),
     "mithril.engine.transport": ("Call as TransportCall", "Transport"),
     "mithril.errors": ("BackendError", "GraphError", "MithrilError", "OptionError", "listing"),

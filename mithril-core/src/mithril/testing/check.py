@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mithril.errors import BackendError, MithrilError
+from mithril.errors import BackendError, FaultyBackendError, MithrilError
 from mithril.testing.levels import Level
 from mithril.testing.target import Target
 
@@ -117,6 +117,8 @@ def _try(check: Check, target: Target, level: Level) -> Outcome:
         return Outcome(Status.skipped, f"needs {check.devices} devices; give --mesh more")
     try:
         return check.run(target, level) or Outcome()
+    except FaultyBackendError as error:  # found where it was made
+        return Outcome(Status.wrong, str(error))
     except Missing as error:
         return Outcome(Status.missing, str(error))
     except BackendError as error:

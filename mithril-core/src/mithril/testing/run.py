@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from time import perf_counter
 
+from mithril.engine.checks import checking
 from mithril.errors import OptionError, listing, nearest
 from mithril.testing.check import Check, Result, run_check, with_gap
 from mithril.testing.checks import list_checks
@@ -61,7 +62,7 @@ def check_backend(
         if stops and not result.is_good:
             break
     is_whole = not pattern and not stops and run.level is not Level.smoke
-    speed = measure_speed(run.target) if is_whole else []
+    speed = measure_speed(Target(name, mesh, options)) if is_whole else []
     return Report(
         name,
         run.target.engine.platform,
@@ -103,11 +104,14 @@ class Run:
         self._gaps = {**find_declared_gaps(name), **(known_gaps or {})}
         check_gaps(self._gaps, everything)
         self.checks = choose_checks(everything, level, pattern)
-        self.target.open()  # a backend that cannot be opened is one error, not a hundred results
+        with checking():  # a backend that cannot be opened is one error, not a hundred results
+            self.target.open()
 
     def __call__(self, check: Check) -> Result:
         """Run a check."""
-        return with_gap(run_check(check, self.target, self.level), find_gap(check, self._gaps))
+        with checking():
+            result = run_check(check, self.target, self.level)
+        return with_gap(result, find_gap(check, self._gaps))
 
 
 def choose_checks(checks: list[Check], level: Level, pattern: str = "") -> list[Check]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
-from mithril.spi import KernelRun, Types, fix_column_signs, fix_qr_signs, ops, symmetric
+from mithril.spi import KernelRun, Types, fix_column_signs, fix_qr_signs, ops
 
 from mithril_mlx.kernels.precision import in_float32
 from mithril_mlx.kernels.shape import fill
@@ -44,7 +44,7 @@ def _is_regular(x: mx.array) -> mx.array:
 
 
 def _cholesky(op: ops.Cholesky, x: mx.array) -> mx.array:
-    found = _linalg.cholesky(symmetric(x, mx), stream=mx.cpu)
+    found = _linalg.cholesky(_take_symmetric(x), stream=mx.cpu)
     is_good = mx.all(mx.diagonal(found, 0, -2, -1) > 0, axis=-1)[..., None, None]
     return _fill(is_good, mx.tril(found))
 
@@ -92,7 +92,7 @@ def _svd(op: ops.SVD, x: mx.array) -> Any:
 
 def _eigh(op: ops.Eigh, x: mx.array) -> Any:
     is_good = _every(mx.isfinite(x))
-    values, vectors = _linalg.eigh(_replace(is_good, symmetric(x, mx)), stream=mx.cpu)
+    values, vectors = _linalg.eigh(_replace(is_good, _take_symmetric(x)), stream=mx.cpu)
     return tuple(_fill(is_good, x) for x in (values, vectors * fix_column_signs(vectors, mx)))
 
 
@@ -112,3 +112,8 @@ def matrix(op: Any, types: Types) -> KernelRun:
         empty = [fill(0, t)() for t in made]
         return lambda *operands: tuple(empty) if len(empty) > 1 else empty[0]
     return lambda *operands: function(op, *operands)
+
+
+def _take_symmetric(x: mx.array) -> mx.array:
+    """Return the symmetric part of matrices."""
+    return (x + mx.swapaxes(x, -1, -2)) * 0.5

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import mlx.core as mx
-from mithril.spi import THREEFRY_PARITY, THREEFRY_ROTATIONS, UINT32_MASK, KernelRun, Types
+from mithril.spi import THREEFRY_PARITY, THREEFRY_ROTATIONS, KernelRun, Types
 from mithril.spi.ops import RandomBits
 
 from mithril_mlx.kernels.precision import on_gpu
@@ -15,11 +15,13 @@ from mithril_mlx.kernels.table import kernel
 BLOCK = 1 << 17
 """Blocks of this size take a third of the time that a large tensor takes in one go."""
 
+_MASK = 0xFFFFFFFF
+
 
 @kernel(RandomBits)
 def random_bits(op: RandomBits, types: Types) -> KernelRun:
     """Encrypt each element's global index under (seed, salt)."""
-    salt, shift, shape = _word(op.salt & UINT32_MASK), 32 - op.width, op.shape
+    salt, shift, shape = _word(op.salt & _MASK), 32 - op.width, op.shape
     index, encrypt = _part(op) if len(types) > 1 else _whole(op), _encrypt(op)
 
     def run(seed: Any, *offsets: Any) -> Any:
@@ -47,7 +49,7 @@ def _encrypt(op: RandomBits) -> KernelRun:
 def _whole(op: RandomBits) -> KernelRun:
     """Return the function that gives both words of the index of every element of a whole tensor."""
     count = math.prod(op.shape)
-    if count > UINT32_MASK:
+    if count > _MASK:
         return lambda: _words(mx.arange(count, dtype=mx.uint64))
     zero = _word(0)
     return lambda: (zero, mx.arange(count, dtype=mx.uint32))
@@ -56,7 +58,7 @@ def _whole(op: RandomBits) -> KernelRun:
 def _part(op: RandomBits) -> KernelRun:
     """Return the function that gives the words for a part, from where it starts."""
     rank, count = len(op.shape), math.prod(op.global_shape)
-    dtype = mx.uint32 if count <= UINT32_MASK else mx.uint64
+    dtype = mx.uint32 if count <= _MASK else mx.uint64
     lines = [
         mx.arange(size, dtype=dtype).reshape((size,) + (1,) * (rank - at - 1))
         for at, size in enumerate(op.shape)

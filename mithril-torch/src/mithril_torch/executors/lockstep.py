@@ -14,6 +14,7 @@ import torch
 from mithril.spi import (
     Executable,
     Kernel,
+    KernelChecks,
     LockstepExecutable,
     Marks,
     MemoryUse,
@@ -37,6 +38,7 @@ from mithril_torch.executors.timing import HOW, check_counting
 from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.tensors import disable_autocast, to_numpy, to_tensor, torch_dtype
 
+_CHECKS = KernelChecks("torch")
 Tensors = list[torch.Tensor]
 
 
@@ -102,9 +104,10 @@ class LockstepExecutor:
         """Turn a program into straight-line Python over all devices, of the core's own style."""
         xp = _namespace(self._device)
         if not self._is_measuring:
-            return InferenceExecutable(LockstepExecutable(program, kernels, xp), self._device)
+            made = LockstepExecutable(program, kernels, xp, checks=_CHECKS)
+            return InferenceExecutable(made, self._device)
         is_gpu = self._device.startswith("cuda")
-        made = LockstepExecutable(program, kernels, xp, Marks(settles=is_gpu))
+        made = LockstepExecutable(program, kernels, xp, Marks(settles=is_gpu), checks=_CHECKS)
         return MeasuredExecutable(made, self._device, program.mesh.flat)
 
 

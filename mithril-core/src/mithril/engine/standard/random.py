@@ -1,4 +1,4 @@
-"""The shared kernel of random bits: Threefry-2x32 in 64-bit words, whose overflow is masked off."""
+"""The shared kernel of random bits: Threefry-2x32 in int64, which holds 32 bits shifted by 29."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MASK = 0xFFFFFFFF
 @kernel(ops.RandomBits)
 def random_bits(op: ops.RandomBits, types: Types, xp: ArrayNamespace) -> Run:
     """Encrypt each element's global index under (seed, salt)."""
-    word, uint32 = dtype_in(xp, DType.uint64), dtype_in(xp, DType.uint32)
+    word, uint32 = dtype_in(xp, DType.int64), dtype_in(xp, DType.uint32)
     rank = len(op.shape)
 
     def run(seed: Any, *offsets: Any) -> Any:

@@ -1,0 +1,144 @@
+"""`mithril backends new`: write the package of a new backend, which installs and passes its tests.
+
+What it writes runs every op by the shared kernels of Mithril on the namespace of an array library,
+on simulated devices; its author replaces one part after the other.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Annotated, NamedTuple
+
+import typer
+
+from mithril.errors import OptionError, listing, nearest
+from mithril.plugins.discover import names
+from mithril.plugins.published import PUBLISHED
+from mithril.plugins.spec import BACKEND_API
+
+TEMPLATES = files("mithril.cli") / "backend_template"
+FILES = {
+    "pyproject.toml": "pyproject.toml.in",
+    "README.md": "README.md.in",
+    ".gitignore": "gitignore.in",
+    ".github/workflows/test.yml": "test.yml.in",
+    "src/{package}/__init__.py": "init.py.in",
+    "src/{package}/plugin.py": "plugin.py.in",
+    "src/{package}/arrays.py": "arrays_{on}.py.in",
+    "src/{package}/kernels.py": "kernels_{on}.py.in",
+    "src/{package}/engine.py": "engine.py.in",
+    "tests/test_backend.py": "test_backend.py.in",
+}
+"""By the path of a file in the package: the template that it is made from."""
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+CORE = "mithril-core>=0.1,<0.2"
+
+
+class Kind(NamedTuple):
+    """What a package is written on.
+
+    Args:
+        module: what is imported.
+        library: what a text calls it.
+        requires: distributions that it needs, the framework first.
+    """
+
+    module: str
+    library: str
+    requires: tuple[str, ...]
+
+
+KINDS = {
+    "array-api": Kind("array_api_compat.numpy", "NumPy", ("numpy>=2.0", "array-api-compat>=1.9")),
+    "torch-like": Kind("torch", "PyTorch", ("torch>=2.4", "array-api-compat>=1.9")),
+}
+"""By `--on`: a library with the Python array API, or one that has an adapter to it."""
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the backend: lower case, with hyphens.")],
+    on: Annotated[
+        str, typer.Option(help="What the library is like: array-api, or torch-like.")
+    ] = "array-api",
+    module: Annotated[
+        str,
+        typer.Option(help="Module of a library with the array API, such as array_api_strict."),
+    ] = "",
+    folder: Annotated[
+        Path | None, typer.Option(help="Where it is written; by default mithril-NAME.")
+    ] = None,
+) -> None:
+    """Write the package of a new backend: plugin, engine, two kernels, tests, CI."""
+    written = write_backend(name, on, module, folder or Path(f"mithril-{name}"))
+    for path in written:
+        typer.echo(f"wrote {path}")
+    typer.echo(
+        f"next: cd {folder or f'mithril-{name}'} && pip install -e '.[test]' && "
+        f"mithril backends check {name} --level smoke"
+    )
+
+
+def write_backend(name: str, on: str, module: str, folder: Path) -> list[Path]:
+    """Write the package of a new backend, and return the paths of its files.
+
+    Args:
+        name: of the backend.
+        on: a key of `KINDS`.
+        module: of the library, if it is another one that has the array API.
+        folder: a new one.
+
+    Raises:
+        OptionError: the name is taken or is none, or the folder is there already.
+    """
+    _check(name, on, module, folder)
+    values = _describe(name, KINDS[on], module)
+    written = []
+    for target, template in FILES.items():
+        path = folder / target.format(package=values["package"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = (TEMPLATES / template.format(on=on)).read_text(encoding="utf-8")
+        path.write_text(Template(text).substitute(values), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _check(name: str, on: str, module: str, folder: Path) -> None:
+    if not NAME.fullmatch(name):
+        raise OptionError(
+            f"backend name '{name}' is not written as names of packages are; use lower case "
+            f"letters, digits and hyphens, such as my-npu"
+        )
+    if name in PUBLISHED or name in names():
+        raise OptionError(f"backend name '{name}' is taken; choose one that nobody has")
+    if on not in KINDS:
+        raise OptionError(f"--on '{on}' is unknown; write {listing(KINDS)}{nearest(on, KINDS)}")
+    if module and on != "array-api":
+        raise OptionError(
+            f"--module {module} is of libraries with the array API; leave it out with --on {on}"
+        )
+    if module and not all(part.isidentifier() for part in module.split(".")):
+        raise OptionError(f"--module '{module}' is no name of a module; write it as in import")
+    if folder.exists():
+        raise OptionError(f"folder {folder} is there already; choose another one with --folder")
+
+
+def _describe(name: str, kind: Kind, module: str) -> dict[str, str]:
+    """Return what stands in the places of the templates."""
+    if module and module != kind.module:
+        library = module.partition(".")[0]
+        kind = Kind(module, library, (library.replace("_", "-"),))
+    quoted = [f'"{requirement}"' for requirement in kind.requires]
+    return {
+        "name": name,
+        "distribution": f"mithril-{name}",
+        "package": f"mithril_{name.replace('-', '_')}",
+        "engine": "".join(part.capitalize() for part in name.split("-")) + "Engine",
+        "library": kind.library,
+        "module": kind.module,
+        "requires": ", ".join(quoted),
+        "dependencies": ", ".join([f'"{CORE}"', *quoted]),
+        "api": str(BACKEND_API),
+    }

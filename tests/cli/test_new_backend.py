@@ -1,0 +1,77 @@
+"""`mithril backends new`: what it writes installs, is listed, and passes its own tests unchanged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mithril.cli.new_backend import FILES, write_backend
+from mithril.errors import OptionError
+
+from tests.plugin_packages import environment, install_projects, mithril
+from tests.profiles import quick
+
+
+@quick(lambda on: on == "array-api")
+@pytest.mark.parametrize("on", ["array-api", "torch-like"])
+def test_it_passes_unchanged(on: str, tmp_path: Path) -> None:
+    name = f"npu-{on.partition('-')[0]}"
+    folder = tmp_path / "written"
+    if on == "torch-like":
+        pytest.importorskip("torch")
+        pytest.importorskip("array_api_compat")
+    done = mithril("backends", "new", name, "--on", on, "--folder", str(folder), path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("wrote ") == len(FILES)
+    site = install_projects(tmp_path / "site", folder)
+    assert f"{name} " in mithril("backends", "list", path=site).stdout
+    done = mithril("backends", "check", name, "--level", "smoke", path=site)
+    assert done.returncode == 0, done.stdout + done.stderr
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    ran = subprocess.run(
+        tests, env=environment(site), cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    if on == "array-api":  # PyTorch takes minutes for the text that it writes
+        done = mithril("demo", "--backend", name, "--steps", "3", path=site)
+        assert "equal within" in done.stdout, done.stderr
+
+
+def test_names_are_put_in(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    written = write_backend("my-npu", "array-api", "array_api_strict", folder)
+    assert {path.relative_to(folder).parts[0] for path in written} >= {"src", "tests", ".github"}
+    assert not [
+        path for path in written if "$" in path.read_text().replace("$ ", "").replace("${{", "")
+    ]
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "mithril-my-npu"
+    assert "array-api-strict" in project["dependencies"]
+    assert project["entry-points"]["mithril.backends"] == {"my-npu": "mithril_my_npu.plugin"}
+    assert "import array_api_strict as xp" in (folder / "src/mithril_my_npu/arrays.py").read_text()
+    assert "class MyNpuEngine(Engine)" in (folder / "src/mithril_my_npu/engine.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda x: x | {"name": "My_NPU"}, r"^backend name 'My_NPU' is not written as names of packages"),
+        (lambda x: x | {"name": "numpy"}, "^backend name 'numpy' is taken; choose one that nobody has"),
+        (lambda x: x | {"name": "jax"}, "^backend name 'jax' is taken"),
+        (lambda x: x | {"on": "torchlike"}, "^--on 'torchlike' is unknown; write 'array-api', 'torch-like'; did"),
+        (lambda x: x | {"on": "torch-like", "module": "cupy"}, "^--module cupy is of libraries with the array API; leave"),
+        (lambda x: x | {"module": "a b"}, "^--module 'a b' is no name of a module; write it as in import"),
+        (lambda x: x | {"folder": Path()}, r"^folder \. is there already; choose another one with --folder"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_is_refused(
+    change: Callable[[dict[str, object]], dict[str, object]], text: str, tmp_path: Path
+) -> None:
+    asked = {"name": "npu", "on": "array-api", "module": "", "folder": tmp_path / "x"}
+    with pytest.raises(OptionError, match=text):
+        write_backend(**change(asked))  # type: ignore[arg-type]
+    assert not (tmp_path / "x").exists()

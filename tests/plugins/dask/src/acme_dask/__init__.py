@@ -1,0 +1,1 @@
+"""A third party's backend on another framework: Dask, whose arrays are computed later."""

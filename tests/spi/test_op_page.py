@@ -1,0 +1,67 @@
+"""`docs/plugins/ops.md` is what `tools/list_ops.py` writes, and lists everything."""
+
+from __future__ import annotations
+
+from importlib import util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from mithril.ir import Op
+from mithril.spi import ops
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def load_tool() -> ModuleType:
+    spec = util.spec_from_file_location("list_ops", ROOT / "tools" / "list_ops.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+TOOL = load_tool()
+PAGE = (ROOT / "docs" / "plugins" / "ops.md").read_text(encoding="utf-8")
+OFFERED = [getattr(ops, name) for name in ops.__all__]
+CLASSES = [x for x in OFFERED if isinstance(x, type) and issubclass(x, Op) and x.name]
+
+
+def row_of(name: str) -> list[str]:
+    (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}`")]
+    return [cell.strip() for cell in row.strip("|").split(" | ")]
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert TOOL.write_page() == PAGE, "run python tools/list_ops.py"
+
+
+def test_every_op_has_a_row() -> None:
+    assert len(CLASSES) > 130
+    for op in CLASSES:
+        name, text, *_ = row_of(op.name)
+        assert f"`{op.__name__}`" in name
+        assert len(text) > 2
+
+
+def test_a_row_says_what_an_op_is_given_gives_and_expands_into() -> None:
+    _, _, operands, attributes, dtypes, expansion, layers = row_of("softmax")
+    assert (operands, attributes, dtypes) == ("`x`", "`axis: int`", "floats")
+    assert expansion == "`max`, `stop_gradient`, `subtract`, `exp`, `sum`, `divide`"
+    assert "Softmax" in layers
+    assert row_of("where")[2] == "`condition, x, y`"
+    assert row_of("equal")[4] == "booleans, integers → bool, floats → bool"
+    assert row_of("argmax")[4].endswith("floats → int32")
+    assert "†" in row_of("qr")[0]
+    assert row_of("add")[5] == ""
+
+
+def test_a_page_that_is_not_up_to_date_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(TOOL, "PAGE", tmp_path / "ops.md")
+    assert TOOL.main(["--check"]) == 1
+    assert "ops.md is not up to date; run python tools/list_ops.py" in capsys.readouterr().out
+    assert TOOL.main([]) == 0
+    assert TOOL.main(["--check"]) == 0
