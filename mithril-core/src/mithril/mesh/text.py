@@ -1,4 +1,4 @@
-"""Meshes as they are written on the command line."""
+"""Meshes as they are written on command lines."""
 
 from __future__ import annotations
 
