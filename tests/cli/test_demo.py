@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from mithril.cli.gpt import Sizes, help_text
+from mithril.cli.mesh import read_mesh
 from mithril.errors import OptionError
-from mithril.mesh.text import read_mesh
 
 from tests.plugin_packages import mithril
 from tests.profiles import quick

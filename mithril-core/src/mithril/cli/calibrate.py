@@ -34,9 +34,9 @@ def calibrate(
     ] = None,
 ) -> None:
     """Measure products, memory, kernels and collectives, and use the figures from now on."""
+    from mithril.cli.mesh import read_mesh
     from mithril.cost.profiles.store import find_path, save
     from mithril.mesh import Mesh
-    from mithril.mesh.text import read_mesh
     from mithril.plugins.opening import open_engine, ready_spec, require
 
     axes = read_mesh(mesh)

@@ -6,20 +6,22 @@ Ends with exit code 0 if every check passes or fails as declared, with 1 if one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mithril.cli.mesh import read_mesh
 from mithril.cli.options import Given, find_spec, read_options
 from mithril.errors import BackendError, OptionError
-from mithril.mesh.text import read_mesh
 
 if TYPE_CHECKING:
     from mithril.testing.check import Result
 
 CANNOT_OPEN = 3
+TABLE = "known_gaps"
 
 
 def check(
@@ -45,7 +47,6 @@ def check(
     html: Annotated[Path | None, typer.Option(help="Write a page to this file, too.")] = None,
 ) -> None:
     """Compare a backend with the NumPy engine: ops, collectives, models and the rest."""
-    from mithril.testing.gaps import read_gaps
     from mithril.testing.run import check_backend
 
     try:
@@ -98,3 +99,21 @@ def _read_level(text: str) -> str:
     if text not in list(Level):
         raise OptionError(f"--level '{text}' is no level; write smoke, basic or full")
     return text
+
+
+def read_gaps(path: Path) -> Mapping[str, str]:
+    """Return the reasons in the table `known_gaps` of a TOML file.
+
+    Raises:
+        OptionError: it cannot be read, or has no such table of texts.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get(TABLE)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise OptionError(f"--known-gaps {path} cannot be read; {error}") from None
+    if not isinstance(table, dict) or not all(isinstance(text, str) for text in table.values()):
+        raise OptionError(
+            f"--known-gaps {path} has no table [known_gaps] of reasons; write "
+            f'"ops/svd" = "no kernel" in it'
+        )
+    return table

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mithril.cli.mesh import read_mesh
 from mithril.cli.options import Given, find_spec, read_options
 from mithril.errors import OptionError, listing, nearest
-from mithril.mesh.text import read_mesh
 
 if TYPE_CHECKING:
     from mithril.cli.gpt import Trainer

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mithril.cli.choice import choose_spec
+from mithril.cli.mesh import read_mesh
 from mithril.cli.model_file import compile_target, load_target
 from mithril.errors import BackendError, OptionError
-from mithril.mesh.text import read_mesh
 
 if TYPE_CHECKING:
     from mithril.plugins.spec import BackendSpec

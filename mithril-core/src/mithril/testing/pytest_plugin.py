@@ -53,9 +53,9 @@ def pytest_collection_modifyitems(
 
 
 def _prepare(config: pytest.Config, name: str) -> Run:
+    from mithril.cli.conformance import read_gaps
+    from mithril.cli.mesh import read_mesh
     from mithril.errors import MithrilError
-    from mithril.mesh.text import read_mesh
-    from mithril.testing.gaps import read_gaps
     from mithril.testing.levels import Level
     from mithril.testing.run import Run
 

@@ -1,4 +1,4 @@
-"""Meshes as they are written on command lines."""
+"""Meshes as they are written on the command line."""
 
 from __future__ import annotations
 
