@@ -131,7 +131,7 @@ def test_a_backend_that_does_not_open_has_its_own_exit_code(tmp_path: Path) -> N
 
 def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run pytest in a folder with the plugin of the kit and no other."""
-    command = [sys.executable, "-m", "pytest", "-p", "mithril.testing.pytest_plugin", *options]
+    command = [sys.executable, "-m", "pytest", "-p", "mithril.cli.pytest_plugin", *options]
     variables = environment(folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     return subprocess.run(
         command, cwd=folder, env=variables, capture_output=True, text=True, check=False
