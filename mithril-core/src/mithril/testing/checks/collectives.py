@@ -87,7 +87,7 @@ def _parts(x: Tensor, axes: Axes, count: int) -> Made:
     }
 
 
-def _started(x: Tensor, axes: Axes, count: int) -> Made:
+def _start(x: Tensor, axes: Axes, count: int) -> Made:
     """Return what collectives make that are started before work which does not need them."""
     apply = x.builder.apply
     sums = apply(Start(AllReduce(axes, "sum")), x)
@@ -118,7 +118,7 @@ KINDS: dict[str, Make] = {
     "all_to_all": _all_to_all,
     "permute": _permute,
     "parts of a device": _parts,
-    "start and wait": _started,
+    "start and wait": _start,
 }
 DTYPES = {
     Level.smoke: ("float32",),
