@@ -12,6 +12,7 @@ from mithril import P
 from mithril.cost.profiles import list_profiles
 from mithril.errors import MithrilWarning, OptionError
 from mithril.ops.own_kernel import list_kernels
+from mithril.plugins import register_plugin
 from mithril.plugins.discover import Status
 from mithril.plugins.extensions import find_plugin, list_plugins
 
@@ -191,6 +192,10 @@ class TestEachKind:
             "hardware": ("acme-npu",),
             "observers": ("compiled", "evaluated"),
         }
+
+    def test_an_installed_one_keeps_its_namespace(self) -> None:
+        text = raised(lambda: register_plugin("acme"))
+        assert text.startswith("namespace 'acme' is that of the installed plugin of 'acme-kinds'")
 
 
 @pytest.mark.usefixtures("others", "kinds")
