@@ -33,7 +33,10 @@ FAULTS = Path(__file__).with_name("faults.toml")
 KERNEL_FAULTS = Path(__file__).with_name("kernel_faults.toml")
 ENGINE = ROOT / "mithril-core/src/mithril/engine"
 SPI = ROOT / "mithril-core/src/mithril/spi/__init__.py"
-COPIED = ("collectives", "kernels", "lockstep", "moving", "numpy_engine", "shards", "variables")
+COPIED = (
+    "collectives", "kernels", "lockstep", "moving", "numpy_engine", "shards", "standard",
+    "variables",
+)  # fmt: skip
 """What of the engine package a copy has of its own; the rest it shares with the oracle."""
 NAME = "mutant"
 PLUGIN = f"""
@@ -125,8 +128,8 @@ def write_copy(folder: Path, fault: Fault | None = None) -> None:
     (package / "__init__.py").write_text(PLUGIN, encoding="utf-8")
     spoilt = None if fault is None else fault.find()
     own = re.compile(rf"\bmithril\.(?:engine\.)?({'|'.join(COPIED)}|spi(?!\.))\b")
-    paths = [path for name in COPIED for path in ENGINE.glob(f"{name}.py")]
-    for path in [*paths, *ENGINE.glob("kernels/*.py"), SPI]:
+    paths = [p for n in COPIED for p in (*ENGINE.glob(f"{n}.py"), *ENGINE.glob(f"{n}/*.py"))]
+    for path in [*paths, SPI]:
         text = path.read_text(encoding="utf-8")
         if fault is not None and path == spoilt:
             text = text.replace(fault.before, fault.after)

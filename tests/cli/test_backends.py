@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin_packages import FAULTY, environment, installed, mithril, python
+from tests.plugin_packages import (
+    FAULTY,
+    environment,
+    installed,
+    mithril,
+    python,
+    write_plugin,
+)
 from tests.profiles import quick
 
 NUMPY = version("numpy")
@@ -35,8 +42,51 @@ def rows(table: str) -> list[list[str]]:
 
 
 class TestList:
-    def test_it_shows_every_backend_and_its_state(self, packages: Path) -> None:
+    def test_it_reads_metadata_alone(self, packages: Path) -> None:
         done = mithril("backends", "list", path=packages)
+        assert (done.returncode, done.stderr) == (0, "")
+        found = [row for row in rows(done.stdout)[1:] if row[0] != "numpy"]
+        assert found == [
+            ["fpga", "acme-broken 0.3.1", "?", "?", "installed", ""],
+            ["npu", "acme-incompatible 2.0.0", "?", "?", "installed", ""],
+            ["quantum", "acme-missing 1.4.0", "?", "?", "installed", ""],
+            ["tpu-sim", "acme-good 1.2.0", "?", "?", "installed", ""],
+        ]
+        assert done.stdout.splitlines()[-1] == (
+            "1 ready, 4 installed, 1 duplicate; --load says whether those installed can be loaded"
+        )
+
+    def test_metadata_tell_what_is_missing_and_incompatible(self, tmp_path: Path) -> None:
+        write_plugin(tmp_path, "a", "1 / 0", requires=["mithril-core>=9", "numpy"])
+        write_plugin(tmp_path, "b", "1 / 0", requires=["numpy<1", "mithril-core"])
+        write_plugin(tmp_path, "c", "1 / 0", requires=["mithril-core", "numpy>=2,<1000"])
+        done = mithril("backends", "list", path=tmp_path)
+        found = [row for row in rows(done.stdout)[1:] if row[0] != "numpy"]
+        assert found == [
+            ["a", "acme-a 1.0", f"numpy {NUMPY}", "?", "incompatible",
+             "needs mithril-core>=9, this mithril is 0.1.0 · pip install 'mithril-core>=9'"],
+            ["b", "acme-b 1.0", f"numpy {NUMPY}", "?", "missing",
+             f"needs numpy<1, found {NUMPY} · pip install 'numpy<1'"],
+            ["c", "acme-c 1.0", f"numpy {NUMPY}", "?", "installed", ""],
+        ]  # fmt: skip
+
+    def test_twenty_plugins_are_listed_and_none_of_them_imported(self, tmp_path: Path) -> None:
+        for number in range(20):
+            needs = ["mithril-core>=0.1,<1", "numpy>=2"]
+            write_plugin(tmp_path, f"chip{number}", "import jax, torch", requires=needs)
+        code = """
+import sys
+from mithril.cli.app import app
+app(["backends", "list"], standalone_mode=False)
+assert not [name for name in sys.modules if name.startswith("acme_")]
+assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
+"""
+        listed = python(code, tmp_path)
+        assert listed.count("installed") == 22
+        assert listed.splitlines()[-1].startswith("1 ready, 20 installed; ")
+
+    def test_it_shows_every_backend_and_its_state(self, packages: Path) -> None:
+        done = mithril("backends", "list", "--load", path=packages)
         assert (done.returncode, done.stderr) == (0, "")
         quantum = "acme-quantum-framework>=3.1"
         assert rows(done.stdout) == [
@@ -83,7 +133,7 @@ class TestList:
         assert not [line for line in done.stdout.splitlines() if line != line.rstrip()]
 
     def test_json_has_its_schema(self, packages: Path) -> None:
-        done = mithril("backends", "list", "--json", path=packages)
+        done = mithril("backends", "list", "--json", "--load", path=packages)
         document = json.loads(done.stdout)
         assert (done.returncode, done.stderr) == (0, "")
         assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "2.2")
@@ -141,7 +191,7 @@ class TestList:
         assert json.loads(both.stdout)["schema"] == 1
 
     def test_blocked_backends_are_counted(self, packages: Path) -> None:
-        done = mithril("backends", "list", path=packages, MITHRIL_PLUGINS="tpu-sim")
+        done = mithril("backends", "list", "--load", path=packages, MITHRIL_PLUGINS="tpu-sim")
         assert done.stdout.splitlines()[-1] == "1 ready, 5 blocked"
 
     def test_no_framework_is_imported(self, packages: Path, tmp_path: Path) -> None:
@@ -150,7 +200,7 @@ class TestList:
         code = """
 import sys
 from mithril.cli.app import app
-app(["backends", "list", "--json"], standalone_mode=False)
+app(["backends", "list", "--json", "--load"], standalone_mode=False)
 assert "acme_good.plugin" in sys.modules
 assert not {"jax", "mlx", "torch", "acme_good.framework"} & set(sys.modules)
 """
@@ -241,7 +291,7 @@ class TestCommand:
         ]
 
     def test_strict_shows_the_plugins_own_traceback(self, packages: Path) -> None:
-        done = mithril("backends", "list", path=packages, MITHRIL_STRICT="1")
+        done = mithril("backends", "list", "--load", path=packages, MITHRIL_STRICT="1")
         assert done.returncode == 1
         assert "RuntimeError: no board answered in 8 slots" in done.stderr
         assert "Traceback (most recent call last)" in done.stderr

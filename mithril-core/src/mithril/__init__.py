@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mithril.mesh import Mesh, P, PartitionSpec, Sharding
     from mithril.models import *
     from mithril.ops.custom import define_op
+    from mithril.ops.own_kernel import define_kernel, remove_kernel
     from mithril.options import GradientCompression, PipelineOptions, Precision
     from mithril.runtime import (
         Array,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         compile,
         is_main,
         open_backend,
+        open_plugin,
         process_count,
         process_index,
         profile,
@@ -73,11 +75,12 @@ _HOMES = {
     ),
     "mithril.mesh": ("Mesh", "P", "PartitionSpec", "Sharding"),
     "mithril.ops.custom": ("define_op",),
+    "mithril.ops.own_kernel": ("define_kernel", "remove_kernel"),
     "mithril.options": ("GradientCompression", "PipelineOptions", "Precision"),
     "mithril.runtime": (
         "Array", "Backend", "CompiledModel", "Metrics", "Profile", "Strategy", "TensorSpec",
-        "TrainState", "TrainStep", "compile", "is_main", "open_backend", "process_count",
-        "process_index", "profile", "train_step",
+        "TrainState", "TrainStep", "compile", "is_main", "open_backend", "open_plugin",
+        "process_count", "process_index", "profile", "train_step",
     ),
     "mithril.runtime.functional": (
         "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan",
@@ -107,10 +110,11 @@ __all__ = [
     "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Softplus",
     "Split", "Strategy", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "TrainState",
     "TrainStep", "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros",
-    "__version__", "auto_tune", "checkpoint", "compile", "constrain", "data", "define_op", "grad",
-    "is_inference", "is_main", "jit", "layer", "layer_path", "load", "numpy", "open_backend",
-    "optim", "parameter", "process_count", "process_index", "profile", "reshard", "save", "scan",
-    "section", "seed", "train", "train_step", "value_and_grad", "visualize",
+    "__version__", "auto_tune", "checkpoint", "compile", "constrain", "data", "define_kernel",
+    "define_op", "grad", "is_inference", "is_main", "jit", "layer", "layer_path", "load", "numpy",
+    "open_backend", "open_plugin", "optim", "parameter", "process_count", "process_index",
+    "profile", "remove_kernel", "reshard", "save", "scan", "section", "seed", "train", "train_step",
+    "value_and_grad", "visualize",
 ]  # fmt: skip
 
 
@@ -121,6 +125,8 @@ def __getattr__(name: str) -> object:
         return version("mithril-core")
     if name in ("data", "numpy", "optim", "visualize"):
         return import_module(f"mithril.{name}")
+    if name.endswith("Backend") and name not in __all__:
+        return getattr(import_module("mithril.backends"), name)
     if name not in __all__:
         from mithril.errors import nearest
 
@@ -132,4 +138,6 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    from mithril.plugins.naming import list_openers
+
+    return sorted({*globals(), *__all__, *list_openers()})

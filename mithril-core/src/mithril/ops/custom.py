@@ -130,7 +130,7 @@ def define_op(
     _check_factors(name, definition)
     positions = tuple(indices)
     _check_positions(name, definition, positions)
-    op_class = _op_class(name, given, definition, positions, _origin(sys._getframe(2)))
+    op_class = _op_class(name, given, definition, positions, find_origin(sys._getframe(2)))
     return _function(register(op_class), given)
 
 
@@ -206,7 +206,7 @@ def _op_class(
     return op_class
 
 
-def _origin(frame: FrameType) -> str:
+def find_origin(frame: FrameType) -> str:
     """Return where an op is defined: module and enclosing function, which outlive an edit."""
     code = frame.f_code
     module = frame.f_globals.get("__name__", code.co_filename)

@@ -21,6 +21,7 @@ from mithril.compiler.options import (
     read_policy,
     refuse_of_other,
 )
+from mithril.compiler.plugin_passes import read_passes
 from mithril.compiler.recompute_options import name_axes, read_recompute
 from mithril.compiler.search_options import read_search
 from mithril.errors import BackendError, GraphError, OptionError, kind_of
@@ -114,6 +115,7 @@ def compile(
     partition_search_space: str | None = None,
     partition_constraints: Mapping[str, object] | None = None,
     max_memory_per_device: int | str | None = None,
+    passes: Sequence[str] = (),
     **options: object,
 ) -> CompiledModel:
     """Compile a model for a backend.
@@ -246,6 +248,9 @@ def compile(
             split, and `shardings`, PartitionSpecs by patterns of names of inputs and parameters.
         max_memory_per_device: the most bytes that a device may hold, as `plan.memory()` says it:
             `"16 GB"`.
+        passes: of plugins, by name, such as `["acme.fold"]`, in the order in which they run: those
+            over the graph before gradients are added, those over programs last. The plan's notes
+            name them.
         options: none; those of `jit` that make no sense here are refused by name.
 
     Raises:
@@ -362,6 +367,7 @@ def compile(
                     inference=inference,
                 ),
                 search=asked.search,
+                passes=read_passes(passes),
             )
         ),
         accumulate=count,

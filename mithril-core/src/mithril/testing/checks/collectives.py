@@ -22,6 +22,7 @@ from mithril.ops.collective import (
     Permute,
     ReduceScatter,
     TakeShard,
+    collectives,
 )
 from mithril.plan import Port, Program
 from mithril.testing.check import Check, Mismatch, Missing, Outcome
@@ -87,7 +88,7 @@ def _parts(x: Tensor, axes: Axes, count: int) -> Made:
     }
 
 
-def _start(x: Tensor, axes: Axes, count: int) -> Made:
+def _start_and_wait(x: Tensor, axes: Axes, count: int) -> Made:
     """Return what collectives make that are started before work which does not need them."""
     apply = x.builder.apply
     sums = apply(Start(AllReduce(axes, "sum")), x)
@@ -112,13 +113,13 @@ def _several(kinds: Mapping[str, Op], x: Tensor, count: int) -> Made:
 
 
 KINDS: dict[str, Make] = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-    "permute": _permute,
+    AllReduce.name: _all_reduce,
+    AllGather.name: _all_gather,
+    ReduceScatter.name: _reduce_scatter,
+    AllToAll.name: _all_to_all,
+    Permute.name: _permute,
     "parts of a device": _parts,
-    "start and wait": _start,
+    "start and wait": _start_and_wait,
 }
 DTYPES = {
     Level.smoke: ("float32",),
@@ -136,7 +137,7 @@ def list_collective_checks() -> Iterator[Check]:
 def check_collective(kind: str, target: Target, level: Level) -> Outcome:
     """Compare a kind of collective with the NumPy engine, in dtypes and over axes of a mesh."""
     engine = target.open_all().engine
-    if kind in KINDS and kind not in engine.capabilities and kind in _KNOWN:
+    if kind in collectives() and kind not in engine.capabilities:
         raise Missing("not among the engine's capabilities; plans that need it are refused")
     meshes = [target.mesh, *(map(Mesh, target.uneven) if level is Level.full else ())]
     tried = 0
@@ -147,9 +148,6 @@ def check_collective(kind: str, target: Target, level: Level) -> Outcome:
                 compare_collective(write_program(mesh, axes, dtype, KINDS[kind]), on, axes)
                 tried += 1
     return Outcome(note=f"{tried} programs")
-
-
-_KNOWN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"})
 
 
 def _choose(mesh: Mesh, level: Level) -> list[tuple[Axes, DType]]:
