@@ -65,7 +65,7 @@ def check_handles(target: Target, level: Level) -> Outcome:
 
 
 def _measure(run: Callable[[], None], count: Callable[[], int]) -> int:
-    """Return by how much a count grows in many runs: the least of some rounds, as a leak never ends.
+    """Return by how much a count grows in many runs: the least of some rounds.
 
     Allocators take and give back memory as it suits them, so that one round may show some more.
     """
