@@ -51,6 +51,6 @@ def cross_entropy_gradient(op: ops.CrossEntropyGradient, types: Types) -> Kernel
         likely = lax.mul(lax.exp(lax.sub(x, next(wide))), next(wide))
         at = lax.iota(np.int32, rows), lax.reshape(targets, (rows,))
         slope = likely.at[at].add(lax.neg(cotangent), mode="drop", wrap_negative_indices=False)
-        return (lax.convert_element_type(lax.reshape(slope, logits.shape), logits.dtype.numpy),)
+        return lax.convert_element_type(lax.reshape(slope, logits.shape), logits.dtype.numpy)
 
     return run
