@@ -7,10 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from mithril.cli import backends
 
 from tests.plugin_packages import (
     FAULTY,
@@ -43,7 +45,7 @@ def rows(table: str) -> list[list[str]]:
 
 class TestList:
     def test_it_reads_metadata_alone(self, packages: Path) -> None:
-        done = mithril("backends", "list", path=packages)
+        done = mithril("backends", "list", "--metadata", path=packages)
         assert (done.returncode, done.stderr) == (0, "")
         found = [row for row in rows(done.stdout)[1:] if row[0] != "numpy"]
         assert found == [
@@ -52,15 +54,13 @@ class TestList:
             ["quantum", "acme-missing 1.4.0", "?", "?", "installed", ""],
             ["tpu-sim", "acme-good 1.2.0", "?", "?", "installed", ""],
         ]
-        assert done.stdout.splitlines()[-1] == (
-            "1 ready, 4 installed, 1 duplicate; --load says whether those installed can be loaded"
-        )
+        assert done.stdout.splitlines()[-1] == "1 ready, 4 installed, 1 duplicate"
 
     def test_metadata_tell_what_is_missing_and_incompatible(self, tmp_path: Path) -> None:
         write_plugin(tmp_path, "a", "1 / 0", requires=["mithril-core>=9", "numpy"])
         write_plugin(tmp_path, "b", "1 / 0", requires=["numpy<1", "mithril-core"])
         write_plugin(tmp_path, "c", "1 / 0", requires=["mithril-core", "numpy>=2,<1000"])
-        done = mithril("backends", "list", path=tmp_path)
+        done = mithril("backends", "list", "--metadata", path=tmp_path)
         found = [row for row in rows(done.stdout)[1:] if row[0] != "numpy"]
         assert found == [
             ["a", "acme-a 1.0", f"numpy {NUMPY}", "?", "incompatible",
@@ -71,9 +71,12 @@ class TestList:
         ]  # fmt: skip
 
     def test_twenty_plugins_are_listed_and_none_of_them_imported(self, tmp_path: Path) -> None:
+        light = "from mithril.spi import BackendSpec, hookimpl\nprint('loaded')\n"
         for number in range(20):
+            spec = f"BackendSpec('chip{number}', lambda mesh: None, api=(2, 0))"
+            source = f"{light}\n@hookimpl\ndef mithril_backends():\n    return [{spec}]\n"
             needs = ["mithril-core>=0.1,<1", "numpy>=2"]
-            write_plugin(tmp_path, f"chip{number}", "import jax, torch", requires=needs)
+            write_plugin(tmp_path, f"chip{number}", source, requires=needs)
         code = """
 import sys
 from mithril.cli.app import app
@@ -82,11 +85,28 @@ assert not [name for name in sys.modules if name.startswith("acme_")]
 assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
 """
         listed = python(code, tmp_path)
-        assert listed.count("installed") == 22
-        assert listed.splitlines()[-1].startswith("1 ready, 20 installed; ")
+        assert "loaded" not in listed
+        assert listed.splitlines()[-1] == "21 ready"
+
+    def test_one_that_hangs_does_not_hold_up_the_list(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write_plugin(tmp_path, "slow", "import time; time.sleep(1000)", requires=["numpy>=2"])
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(backends, "PATIENCE", 1)
+        started = time.monotonic()
+        backends.list_backends(as_json=False, metadata=False, strict=False)
+        assert time.monotonic() - started < 15
+        printed = capsys.readouterr()
+        assert printed.err == (
+            "plugins take more than 1 s to load; shown is what packages declare\n"
+        )
+        assert ["slow", "acme-slow 1.0", f"numpy {NUMPY}", "?", "installed", ""] in rows(
+            printed.out
+        )
 
     def test_it_shows_every_backend_and_its_state(self, packages: Path) -> None:
-        done = mithril("backends", "list", "--load", path=packages)
+        done = mithril("backends", "list", path=packages)
         assert (done.returncode, done.stderr) == (0, "")
         quantum = "acme-quantum-framework>=3.1"
         assert rows(done.stdout) == [
@@ -133,7 +153,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
         assert not [line for line in done.stdout.splitlines() if line != line.rstrip()]
 
     def test_json_has_its_schema(self, packages: Path) -> None:
-        done = mithril("backends", "list", "--json", "--load", path=packages)
+        done = mithril("backends", "list", "--json", path=packages)
         document = json.loads(done.stdout)
         assert (done.returncode, done.stderr) == (0, "")
         assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "2.2")
@@ -191,7 +211,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
         assert json.loads(both.stdout)["schema"] == 1
 
     def test_blocked_backends_are_counted(self, packages: Path) -> None:
-        done = mithril("backends", "list", "--load", path=packages, MITHRIL_PLUGINS="tpu-sim")
+        done = mithril("backends", "list", path=packages, MITHRIL_PLUGINS="tpu-sim")
         assert done.stdout.splitlines()[-1] == "1 ready, 5 blocked"
 
     def test_no_framework_is_imported(self, packages: Path, tmp_path: Path) -> None:
@@ -199,12 +219,13 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
             (tmp_path / f"{framework}.py").touch()
         code = """
 import sys
-from mithril.cli.app import app
-app(["backends", "list", "--json", "--load"], standalone_mode=False)
+from mithril.cli import backends
+backends.print_loaded()
 assert "acme_good.plugin" in sys.modules
 assert not {"jax", "mlx", "torch", "acme_good.framework"} & set(sys.modules)
 """
-        assert json.loads(python(code, packages, tmp_path))["schema"] == 1
+        loaded = json.loads(python(code, packages, tmp_path).lstrip("\x00"))
+        assert {row["name"] for row in loaded} >= {"numpy", "tpu-sim"}
 
     @quick(lambda colored: colored)
     @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
@@ -291,7 +312,7 @@ class TestCommand:
         ]
 
     def test_strict_shows_the_plugins_own_traceback(self, packages: Path) -> None:
-        done = mithril("backends", "list", "--load", path=packages, MITHRIL_STRICT="1")
+        done = mithril("backends", "list", path=packages, MITHRIL_STRICT="1")
         assert done.returncode == 1
         assert "RuntimeError: no board answered in 8 slots" in done.stderr
         assert "Traceback (most recent call last)" in done.stderr

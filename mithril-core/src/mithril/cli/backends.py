@@ -1,14 +1,17 @@
 """`mithril backends`: which backends are installed, whether they work, and what one can do.
 
-`list` imports nothing of anybody's: it reads the metadata of packages. `list --load` imports the
-modules of plugins, too, which import no framework. Both always succeed unless `--strict` is given;
-`info` opens the backend and ends with exit code 3 if that fails. Data goes to stdout, faults to
-stderr.
+In `list` another process loads the modules of plugins, which import no framework: none of them is
+imported here, and one that hangs or prints does no harm. `list --metadata` has what packages say of
+themselves. Both always succeed unless `--strict` is given; `info` opens the backend and ends with
+exit code 3 if that fails. Data goes to stdout, faults to stderr.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +38,10 @@ JSON_SCHEMA = 1
 CANNOT_OPEN = 3
 NAMES_SHOWN = 8
 OPTION = ("name", "type", "default")
+PATIENCE = 20
+"""Seconds that modules of plugins may take to load."""
+MARK = "\x00"
+"""What stands before the list in the other process's output, which plugins may print into."""
 HEADER = ("NAME", "PACKAGE", "FRAMEWORK", "API", "STATUS", "NOTE")
 
 app = typer.Typer(help="The installed backends.", no_args_is_help=True, rich_markup_mode=None)
@@ -45,18 +52,92 @@ app.command("new")(new_backend.new)
 @app.command("list")
 def list_backends(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    load: Annotated[
-        bool, typer.Option("--load", help="Load each plugin, to see whether it is broken.")
+    metadata: Annotated[
+        bool, typer.Option("--metadata", help="Load no plugin; show what packages declare.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Load them; exit with 1 unless every one is ready.")
+        bool, typer.Option("--strict", help="Exit with 1 unless every one is ready.")
     ] = False,
 ) -> None:
     """List the installed backends and whether each can be used."""
-    entries = discover() if load or strict else survey()
-    typer.echo(_as_json(entries) if as_json else _as_table(entries), color=uses_color())
-    if strict and any(entry.status is not Status.ready for entry in entries):
+    rows = list(map(Row.of, survey())) if metadata else load_apart()
+    typer.echo(_as_json(rows) if as_json else _as_table(rows), color=uses_color())
+    if strict and any(row.status is not Status.ready for row in rows):
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A backend in the list, as JSON has it; None is what is not known."""
+
+    name: str
+    package: str
+    package_version: str
+    framework: str | None
+    framework_version: str | None
+    api: str | None
+    status: Status
+    note: str
+    entry_point: str
+
+    @staticmethod
+    def of(entry: BackendEntry) -> Row:
+        """Return the row of a backend that was judged."""
+        framework = entry.framework
+        return Row(
+            entry.name,
+            entry.package,
+            entry.package_version,
+            framework.name if framework else None,
+            framework.installed if framework else None,
+            api_text(entry.spec.api) if entry.spec else None,
+            entry.status,
+            make_note(entry),
+            entry.point.value,
+        )
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of a table."""
+        unknown = "?" if self.api is None else "-"
+        framework = f"{self.framework} {self.framework_version}"
+        return (
+            self.name,
+            f"{self.package} {self.package_version}",
+            framework if self.framework and self.framework_version else unknown,
+            self.api or unknown,
+            self.status.value,
+            self.note,
+        )
+
+
+def load_apart() -> list[Row]:
+    """Return the backends as another process finds them, which loads the modules of plugins.
+
+    Raises:
+        typer.Exit: MITHRIL_STRICT is set, and a plugin raises; its traceback goes to stderr.
+    """
+    code = f"from {__name__} import print_loaded; print_loaded()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        typer.echo(
+            f"plugins take more than {PATIENCE} s to load; shown is what packages declare", err=True
+        )
+        return list(map(Row.of, survey()))
+    if done.returncode:
+        typer.echo(done.stderr, err=True, nl=False)
+        raise typer.Exit(1)
+    loaded = json.loads(done.stdout.rpartition(MARK)[2])
+    return [Row(**{**row, "status": Status(row["status"])}) for row in loaded]
+
+
+def print_loaded() -> None:
+    """Print the backends as JSON, behind what plugins have printed."""
+    typer.echo(MARK + json.dumps([asdict(Row.of(entry)) for entry in discover()]))
 
 
 @app.command("info")
@@ -92,50 +173,20 @@ def _failure(error: MithrilError) -> typer.Exit:
     return typer.Exit(CANNOT_OPEN)
 
 
-def _as_json(entries: Iterable[BackendEntry]) -> str:
+def _as_json(rows: Iterable[Row]) -> str:
     document = {
         "schema": JSON_SCHEMA,
         "mithril": version("mithril-core"),
         "api": api_text(BACKEND_API),
-        "backends": [_json_row(entry) for entry in entries],
+        "backends": [asdict(row) for row in rows],
     }
     return json.dumps(document, indent=2)
 
 
-def _json_row(entry: BackendEntry) -> dict[str, str | None]:
-    framework = entry.framework
-    return {
-        "name": entry.name,
-        "package": entry.package,
-        "package_version": entry.package_version,
-        "framework": framework.name if framework else None,
-        "framework_version": framework.installed if framework else None,
-        "api": api_text(entry.spec.api) if entry.spec else None,
-        "status": entry.status.value,
-        "note": make_note(entry),
-        "entry_point": entry.point.value,
-    }
-
-
-def _as_table(entries: Sequence[BackendEntry]) -> str:
-    if not entries:
+def _as_table(rows: Sequence[Row]) -> str:
+    if not rows:
         return "no backends are installed; pip install mithril-core"
-    table = make_table(HEADER, entries, _row)
-    unloaded = any(entry.status is Status.installed for entry in entries)
-    return f"{table}; --load says whether those installed can be loaded" if unloaded else table
-
-
-def _row(entry: BackendEntry) -> tuple[str, ...]:
-    unknown = "?" if entry.spec is None else "-"
-    framework = entry.framework
-    return (
-        entry.name,
-        f"{entry.package} {entry.package_version}",
-        f"{framework.name} {framework.installed}" if framework and framework.installed else unknown,
-        api_text(entry.spec.api) if entry.spec else unknown,
-        entry.status.value,
-        make_note(entry),
-    )
+    return make_table(HEADER, rows, Row.cells)
 
 
 def _description(entry: BackendEntry) -> Iterator[str]:
@@ -258,7 +309,7 @@ def _info_as_json(entry: BackendEntry, abilities: Abilities | None) -> str:
         "schema": JSON_SCHEMA,
         "mithril": version("mithril-core"),
         "backend": {
-            **_json_row(entry),
+            **asdict(Row.of(entry)),
             "summary": spec.summary if spec else None,
             "url": spec.url if spec else None,
             "requires": list(spec.requires) if spec else [],

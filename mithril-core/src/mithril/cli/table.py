@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import typer
 
@@ -18,7 +18,18 @@ COLORS = {
     Status.missing: typer.colors.YELLOW,
     Status.blocked: typer.colors.YELLOW,
 }
-Listed = TypeVar("Listed", bound=Entry)
+
+
+class HasStatus(Protocol):
+    """What is listed."""
+
+    @property
+    def status(self) -> Status:
+        """Whether it can be used."""
+        ...
+
+
+Listed = TypeVar("Listed", bound=HasStatus)
 
 
 def make_table(
@@ -50,7 +61,7 @@ def uses_color() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def _color_text(line: str, entry: Entry) -> str:
+def _color_text(line: str, entry: HasStatus) -> str:
     status = entry.status.value
     color = COLORS.get(entry.status, typer.colors.RED)
     return line.replace(f"  {status}", f"  {typer.style(status, fg=color)}", 1)
