@@ -10,7 +10,7 @@ import pytest
 from tests.plugin_packages import installed, mithril, python
 from tests.profiles import quick
 
-NAMES = ("strict", "dask")
+NAMES = ("strict", "eager", "dask")
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +19,9 @@ def packages() -> Path:
 
 
 @pytest.mark.slow
-def test_the_demo_on_four_devices_equals_one(packages: Path) -> None:
-    done = mithril("demo", "--backend", "strict", "--steps", "3", path=packages)
+@pytest.mark.parametrize("name", ["strict", "eager"])
+def test_the_demo_on_four_devices_equals_one(name: str, packages: Path) -> None:
+    done = mithril("demo", "--backend", name, "--steps", "3", path=packages)
     assert done.returncode == 0, done.stderr
     losses = re.findall(r"step \d  mesh (\S+)  one device (\S+)", done.stdout)
     assert len(losses) == 3
@@ -28,7 +29,7 @@ def test_the_demo_on_four_devices_equals_one(packages: Path) -> None:
         assert float(mesh) == pytest.approx(float(one), rel=1e-4)
 
 
-@quick(lambda name: name == "strict")
+@quick(lambda name: name != "dask")
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_of_the_demo_are_those_of_numpy(name: str, packages: Path) -> None:
     """Those of `mithril demo`, without the text that it writes."""
@@ -43,10 +44,17 @@ def test_steps_of_the_demo_are_those_of_numpy(name: str, packages: Path) -> None
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-@quick(lambda name, level: level == "smoke" and name == "strict")
+@quick(lambda name, level: level == "smoke" and name != "dask")
 @pytest.mark.parametrize(
-    ("name", "level"), [("strict", "smoke"), ("strict", "full"), ("dask", "basic")]
-)
+    ("name", "level"),
+    [
+        ("strict", "smoke"),
+        ("strict", "full"),
+        ("eager", "smoke"),
+        ("eager", "basic"),
+        ("dask", "smoke"),
+    ],
+)  # Dask plans each array anew: `basic` takes it a quarter of an hour
 def test_the_kit_finds_it_right(name: str, level: str, packages: Path) -> None:
     done = mithril("backends", "check", name, "--level", level, path=packages)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
@@ -56,7 +64,7 @@ def test_the_kit_finds_it_right(name: str, level: str, packages: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_but_the_spi_is_imported_from_the_core(name: str) -> None:
     sources = sorted((Path(__file__).parent / "plugins" / name).rglob("*.py"))
-    assert len(sources) == 3
+    assert len(sources) >= 3
     found = [
         line
         for source in sources
