@@ -105,6 +105,22 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
             printed.out
         )
 
+    def test_one_that_exits_is_broken(self, tmp_path: Path) -> None:
+        write_plugin(tmp_path, "gone", "raise SystemExit(3)", requires=["numpy>=2"])
+        done = mithril("backends", "list", path=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        (found,) = (row for row in rows(done.stdout)[1:] if row[0] == "gone")
+        assert found[4:] == ["broken", "SystemExit: 3 · mithril backends info gone"]
+
+    def test_one_that_ends_the_process_is_shown_as_it_is_declared(self, tmp_path: Path) -> None:
+        write_plugin(tmp_path, "gone", "import os; os._exit(7)", requires=["numpy>=2"])
+        done = mithril("backends", "list", path=tmp_path)
+        assert done.returncode == 0
+        assert done.stderr == (
+            "a plugin ends the process that loads it, with 7; shown is what packages declare\n"
+        )
+        assert "installed" in [row[4] for row in rows(done.stdout)[1:] if row[0] == "gone"]
+
     def test_it_shows_every_backend_and_its_state(self, packages: Path) -> None:
         done = mithril("backends", "list", path=packages)
         assert (done.returncode, done.stderr) == (0, "")

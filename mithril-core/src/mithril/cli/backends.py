@@ -124,15 +124,19 @@ def load_apart() -> list[Row]:
             command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
-        typer.echo(
-            f"plugins take more than {PATIENCE} s to load; shown is what packages declare", err=True
-        )
-        return list(map(Row.of, survey()))
-    if done.returncode:
+        return _fall_back(f"plugins take more than {PATIENCE} s to load")
+    if done.returncode and os.environ.get("MITHRIL_STRICT"):
         typer.echo(done.stderr, err=True, nl=False)
         raise typer.Exit(1)
+    if done.returncode:
+        return _fall_back(f"a plugin ends the process that loads it, with {done.returncode}")
     loaded = json.loads(done.stdout.rpartition(MARK)[2])
     return [Row(**{**row, "status": Status(row["status"])}) for row in loaded]
+
+
+def _fall_back(why: str) -> list[Row]:
+    typer.echo(f"{why}; shown is what packages declare", err=True)
+    return list(map(Row.of, survey()))
 
 
 def print_loaded() -> None:

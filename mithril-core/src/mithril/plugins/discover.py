@@ -67,7 +67,7 @@ class Entry:
     status: Status
     fact: str = ""
     remedy: str = ""
-    error: Exception | None = None
+    error: BaseException | None = None
 
     @property
     def name(self) -> str:
@@ -196,7 +196,7 @@ def guard(point: EntryPoint, judge: Judge[Judged], kind: type[Judged]) -> Judged
     """
     try:
         return judge(point)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module that exits would end the list, too
         if is_strict():
             raise
         remedy = f"mithril {_KINDS[point.group]}s info {point.name}"
@@ -291,7 +291,7 @@ def _report_incompatible(point: EntryPoint, spec: BackendSpec) -> BackendEntry:
     )
 
 
-def describe_fault(error: Exception) -> str:
+def describe_fault(error: BaseException) -> str:
     """Return what a plugin raised, in one line."""
     one_line = "; ".join(line.strip() for line in str(error).splitlines())
     return shorten(f"{type(error).__name__}: {one_line}", NOTE_LENGTH, placeholder=" …")
