@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -74,14 +75,21 @@ def python(code: str, *paths: Path, **variables: str) -> str:
 
 
 def write_plugin(
-    folder: Path, name: str, source: str, version: str = "1.0", group: str = "mithril.backends"
+    folder: Path,
+    name: str,
+    source: str,
+    version: str = "1.0",
+    group: str = "mithril.backends",
+    requires: Sequence[str] = (),
 ) -> None:
     """Write the distribution `acme-NAME`, which offers the backend NAME, as pip would leave it."""
     (folder / f"acme_{name}.py").write_text(PREAMBLE + source, encoding="utf-8")
     metadata = folder / f"acme_{name}-{version}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: acme-{name}\nVersion: {version}\n", encoding="utf-8"
+        f"Metadata-Version: 2.1\nName: acme-{name}\nVersion: {version}\n"
+        + "".join(f"Requires-Dist: {text}\n" for text in requires),
+        encoding="utf-8",
     )
     (metadata / "entry_points.txt").write_text(
         f"[{group}]\n{name} = acme_{name}\n", encoding="utf-8"

@@ -24,4 +24,7 @@ cd "$scratch/elsewhere"
 "$scratch/venv/bin/mithril" demo --backend jax --mesh data=4,tensor=2 --steps 5
 "$scratch/venv/bin/mithril" demo --backend torch --mesh data=2,tensor=2 --steps 5
 "$scratch/venv/bin/mithril" demo --backend mlx --mesh data=2,tensor=2 --steps 5
+for backend in numpy jax torch mlx; do
+    "$scratch/venv/bin/mithril" backends check "$backend" --level smoke | tail -n 1
+done
 echo "wheels: $(cd "$scratch/wheels" && echo *.whl) built, installed and used"

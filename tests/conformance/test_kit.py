@@ -21,7 +21,8 @@ ON_ONE_DEVICE = ("ops", "gradients")
 
 @cache
 def run_on(backend: str) -> Run:
-    return Run(name_of(backend), LEVEL, options=options_of(backend))
+    mesh = {"a": 2, "b": 2} if backend == "torch" else None  # a process for each device
+    return Run(name_of(backend), LEVEL, mesh, options=options_of(backend))
 
 
 @quick(lambda backend, check: backend != LOCKSTEP or check.group not in ON_ONE_DEVICE)

@@ -19,8 +19,10 @@ from mithril.sharding import Layout
 from mithril.testing.cases import CASES, Case
 from mithril.testing.evaluate import apply, assert_close, coarsest, type_of
 from mithril.testing.levels import first_of_each
+from mithril.testing.merged import narrow, narrow_op
+from mithril.testing.running import run_plan
 
-from tests.conformance.engines import IN_ONE_PROCESS, held, narrowed, opened, run_plan
+from tests.conformance.engines import IN_ONE_PROCESS, opened
 from tests.ops.test_rules import rule_of
 from tests.profiles import quick
 
@@ -86,7 +88,7 @@ def in_quick(backend: str, case: Case) -> bool:
 @pytest.mark.parametrize("case", SPLIT, ids=str)
 def test_every_way_to_split(backend: str, case: Case) -> None:
     engine, rule, builder = opened(backend, **MESH.sizes).engine, rule_of(case), Builder()
-    op, arrays = held(case.op, engine), [narrowed(a, engine) for a in case.arrays]
+    op, arrays = narrow_op(case.op, engine), [narrow(a, engine) for a in case.arrays]
     results, inputs, outputs, values = {}, {}, {}, {}
     for number, way in enumerate(ways(case)):
         arriving, leaving = lie(rule, way, number)

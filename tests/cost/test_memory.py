@@ -263,6 +263,12 @@ def test_strict_memory_refuses(small: Any) -> None:
         compiled.evaluate(compiled.randomize_params(), {"input": np.ones((50, 50))})
 
 
+def test_strict_memory_of_devices_of_unknown_memory_is_refused() -> None:
+    message = "strict_memory=True has nothing to compare with: profile 'simulated' does not say"
+    with pytest.raises(ml.PlanError, match=message):
+        plan_of(ml.Mesh(data=4), strict_memory=True)
+
+
 def test_strict_memory_is_a_flag() -> None:
     with pytest.raises(ml.OptionError, match="strict_memory"):
         plan_of(ml.Mesh(), strict_memory="yes")

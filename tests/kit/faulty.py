@@ -8,7 +8,6 @@ from tests.plugin_packages import write_plugin
 
 SOURCE = """
 import numpy as np
-from mithril.engine.kernels import kernels_for
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.numpy_engine import NUMPY_KERNELS, NumpyEngine
 from mithril.types import DType
@@ -19,11 +18,11 @@ class Faulty(NumpyEngine):
     name = "faulty"
 
     @property
-    def kernels(self):
-        return frozenset(KERNELS)
+    def own_kernels(self):
+        return KERNELS
 
     def lower(self, program, donate=()):
-        return LockstepExecutable(program, kernels_for(self.name, KERNELS), np)
+        return LockstepExecutable(program, self.kernel_table, np, checks=self.kernel_checks)
 
 def open_faulty(mesh, options):
     return Faulty(mesh)

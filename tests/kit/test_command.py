@@ -85,7 +85,16 @@ def test_json_and_a_page(tmp_path: Path) -> None:
 MISTAKES = [
     (("--level", "huge"), 1, "OptionError: --level 'huge' is no level; write smoke, basic or full"),
     (("-k", "ops/tahn"), 1, "OptionError: -k 'ops/tahn' chooses no check"),
-    (("--option", "fast"), 1, "OptionError: --option 'fast' has no value; write --option key=valu"),
+    (
+        ("-k", "layers/L"),
+        1,
+        "OptionError: -k 'layers/L' chooses 5 checks, none of level basic; give -",
+    ),
+    (
+        ("--option", "fast"),
+        1,
+        "OptionError: --option 'fast' is not KEY=VALUE; write it like chips=4",
+    ),
     (("--option", "a=b"), 1, "OptionError: backend 'faulty' has no option 'a'"),
     (("--known-gaps", "none.toml"), 1, "OptionError: --known-gaps none.toml cannot be read; "),
     (
@@ -122,7 +131,7 @@ def test_a_backend_that_does_not_open_has_its_own_exit_code(tmp_path: Path) -> N
 
 def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run pytest in a folder with the plugin of the kit and no other."""
-    command = [sys.executable, "-m", "pytest", "-p", "mithril.testing.pytest_plugin", *options]
+    command = [sys.executable, "-m", "pytest", "-p", "mithril.cli.pytest_plugin", *options]
     variables = environment(folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     return subprocess.run(
         command, cwd=folder, env=variables, capture_output=True, text=True, check=False

@@ -19,11 +19,10 @@ from mithril.mesh import Mesh
 from mithril.plan import Program
 from mithril.testing.arrays import floats
 from mithril.testing.evaluate import assert_close, differentiable, seeds
+from mithril.testing.running import run_graph
 from mithril.transform import cotangent_name, differentiate, gradient_of
 from mithril.types import DType, TensorType
 from mithril_mlx.layout import OfImages, channels_last
-
-from tests.conformance.engines import run
 
 IMAGE, WEIGHT, ROW = (2, 3, 6, 4), (3, 3, 3, 3), (4,)
 Cased = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -111,8 +110,8 @@ def test_results_and_gradients_are_those_of_numpy(case: str) -> None:
     values = {v.name: floats(*v.type.shape, seed=i).astype("f") for i, v in enumerate(graph.inputs)}
     given = {cotangent_name(name): seed for name, seed in seeds(graph).items()}
     joint = differentiate(graph, *differentiable(graph))
-    found = run(engine("channels_last"), joint, {**values, **given})
-    expected = run(ml.NumpyBackend().engine, joint, {**values, **given})
+    found = run_graph(engine("channels_last"), joint, {**values, **given})
+    expected = run_graph(ml.NumpyBackend().engine, joint, {**values, **given})
     assert set(found) == set(expected) == {"y", *map(gradient_of, ("x", "w", "row"))}
     for name, array in expected.items():
         assert_close(found[name], array)

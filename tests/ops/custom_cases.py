@@ -100,6 +100,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (defines(attributes={"slope": 1.0}, kernels={}, expand=lambda x: x), OptionError, "op 'odd' has attribute 'slope', which its expand= does not take; add it as an argument there"),
     (defines(rule="a b -> a", reductions={"b": "mean"}), OptionError, "op 'odd' reduces 'b' by 'mean'; known: 'sum', 'max', 'min'; for others, put the factor into whole="),
     (defines(whole=["n"]), OptionError, "op 'odd' is elementwise and names factor 'n'; write the rule with names"),
+    (defines(rule="n -> n", whole=["q"]), OptionError, "op 'odd' names factor 'q', which its rule 'n -> n' lacks; factors: 'n'"),
     (defines(rule="n -> n", expandable=["n"]), OptionError, "op 'odd' has expandable= and no expand=; give the expansion that can be split"),
     (defines(linear=[(0, 1)]), OptionError, "op 'odd' has no operand 1, which linear= names; its operands are numbered from 0 to 0"),
     (defines(indices=["x"]), OptionError, "op 'odd' has no operand 'x', which indices= names; its operands are numbered from 0 to 0"),

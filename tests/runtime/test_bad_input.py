@@ -242,7 +242,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "cycle": (cycle, ml.GraphError, r"cycle"),
     "duplicate output": (duplicate_output, ml.GraphError, r"'b'"),
     "layer option": (lambda: ml.Linear(dimention=4), ml.OptionError, r"dimention.*dimension"),
-    "backend name": (lambda: ml.open_backend(3), ml.BackendError, r"backend name 3 is not a string"),
+    "backend name": (lambda: ml.open_backend(3), ml.BackendError, r"backend name 3 is not a string; give one, such as 'numpy'"),
     "mesh names as a string": (lambda: ml.NumpyBackend(device_mesh=(2, 2), mesh_axis_names="ab"), ml.MeshError, r"mesh_axis_names is the string 'ab'"),
     "tensor_split of floats": (lambda: backend(2).ones(4, tensor_split=(0.0,)), ml.ShardingError, r"tensor_split=\(0.0,\) of tensor is not made of dimensions"),
     "tensor_split of flags": (lambda: backend(2).ones(4, tensor_split=(True,)), ml.ShardingError, r"is not made of dimensions; give an integer"),

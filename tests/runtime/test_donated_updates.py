@@ -163,3 +163,23 @@ def test_memory_is_predicted_as_it_is_taken(in_place: bool) -> None:
     taken = [found.of[value] for value in graph.outputs.values()]
     shared = {x.name.partition(".")[0] for x in graph.inputs if found.of[x] in taken}
     assert shared == ({"p", "m"} if in_place else set())
+
+
+def test_numpy_writes_into_what_is_given_up_and_into_nothing_else() -> None:
+    """In blocks: an array of two and a half; the second time nobody but the trees has them."""
+    backend, shape = ml.NumpyBackend(), (5 << 14,)
+    rng = np.random.default_rng(0)
+    trees = [{"a": backend.array(rng.uniform(0.1, 1, shape).astype(np.float32))} for _ in range(4)]
+    wanted = [{n: x.numpy().copy() for n, x in tree.items()} for tree in trees]
+    step = ml.jit(update, backend=backend, donate=(0, 2, 3))
+    p, g, m, v = trees
+    p, m, v = step(p, g, m, v, 0.1, backend.array(np.int32(1)))
+    seen = m["a"].numpy()  # a view, which has to stay as it is
+    kept = seen.copy()
+    memory = [tree["a"].shards[0].__array_interface__["data"][0] for tree in (p, m, v)]
+    p, m, v = step(p, g, m, v, 0.1, backend.array(np.int32(2)))
+    now = [tree["a"].shards[0].__array_interface__["data"][0] for tree in (p, m, v)]
+    assert [a == b for a, b in zip(memory, now, strict=True)] == [True, False, True]
+    assert (seen == kept).all()
+    once = expected(wanted, 0.1, 1)
+    close((p, m, v), expected((once[0], wanted[1], *once[1:]), 0.1, 2))

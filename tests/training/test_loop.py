@@ -352,6 +352,14 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "log=3 is no path; give 'run.csv', or 'runs/' for a directory",
     ),
     (
+        lambda: train(log=""), ml.OptionError,
+        "log='' is no path; give 'run.csv', or 'runs/' for a directory",
+    ),
+    (
+        lambda: train(progress="x"), ml.OptionError,
+        "progress='x' is neither True nor False; give one of them",
+    ),
+    (
         lambda: train(log="nowhere/at/all/run.csv"), ml.OptionError,
         "log 'nowhere/at/all/run.csv' cannot be written; [Errno 2] No such file or directory",
     ),

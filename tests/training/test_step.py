@@ -357,6 +357,7 @@ def test_what_a_step_refuses() -> None:
         return str(raised.value)
 
     assert refusal(ml.OptionError, zero=4) == "zero=4 is no stage of ZeRO; give 0, 1, 2 or 3"
+    assert refusal(ml.OptionError, zero=1.0) == "zero=1.0 is no stage of ZeRO; give 0, 1, 2 or 3"
     assert refusal(ml.MeshError, zero=1, zero_axis="dat").startswith(
         "zero_axis: mesh Mesh(data=2) has no axis 'dat'; axes: 'data'; did you mean 'data'?"
     )

@@ -21,6 +21,14 @@ def make_plan(backend: ml.Backend) -> str:
     return plan_to_json(ml.compile(make_mlp(), backend, shapes=SHAPES).plan)
 
 
+def test_a_record_of_nothing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    message = "has no effect, as nothing is measured; give an open backend that can measure"
+    with pytest.raises(ml.OptionError, match=f"^record='{path}' {message}"):
+        ml.auto_tune(make_mlp(), ml.NumpyBackend(), input_shapes=SHAPES, record=path, measure=False)
+    assert not path.exists()
+
+
 def test_the_fastest_is_taken_and_kept_in_a_record(tmp_path: Path) -> None:
     backend, path = ml.NumpyBackend(ml.Mesh(data=2)), tmp_path / "record.jsonl"
     given = {"input_shapes": SHAPES, "tuning_budget_hours": 0.01, "record": path}

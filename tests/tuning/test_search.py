@@ -8,7 +8,9 @@ import mithril as ml
 import pytest
 from mithril.mesh import Mesh
 from mithril.runtime.planned import plan_backend
+from mithril.runtime.strategy import Strategy
 from mithril.tuning.bound import estimate
+from mithril.tuning.config import Config
 from mithril.tuning.model import TunedModel
 from mithril.tuning.price import Price, price
 from mithril.tuning.recipes import make_by_recipe
@@ -195,6 +197,23 @@ def test_what_the_model_says_stays() -> None:
     found = ml.auto_tune(model, backend, input_shapes=SHAPES, measure=False)
     assert "up.weight" not in found.shardings
     ml.compile(model, backend, partition_strategy=found, shapes=SHAPES)
+
+
+def test_what_cannot_be_planned_is_no_alternative() -> None:
+    tuned, refused = tune("mlp"), []
+
+    def refuse_tensor(tuned: TunedModel, config: Config) -> Strategy | None:
+        if "tensor" not in str(config):
+            return make_by_recipe(tuned, config)
+        refused.append(str(config))
+        return None
+
+    configs = list(list_configs(tuned, "mixed", 4))
+    search = Search(tuned, refuse_tensor, patience=len(configs))
+    rows = search.describe(search.run(configs)[0]).findings.alternatives
+    assert rows
+    assert refused
+    assert not {row.kind for row in rows} & set(refused)
 
 
 def test_alternatives_say_what_they_would_cost_more() -> None:

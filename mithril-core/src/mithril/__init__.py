@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mithril.errors import (
         BackendError,
         CheckpointError,
+        FaultyBackendError,
         GraphError,
         MeshError,
         MithrilError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mithril.mesh import Mesh, P, PartitionSpec, Sharding
     from mithril.models import *
     from mithril.ops.custom import define_op
+    from mithril.ops.own_kernel import define_kernel, remove_kernel
     from mithril.options import GradientCompression, PipelineOptions, Precision
     from mithril.runtime import (
         Array,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         compile,
         is_main,
         open_backend,
+        open_plugin,
         process_count,
         process_index,
         profile,
@@ -66,17 +69,18 @@ _HOMES = {
     "mithril.checkpoints": ("load", "save"),
     "mithril.cost": ("Hardware",),
     "mithril.errors": (
-        "BackendError", "CheckpointError", "GraphError", "MeshError", "MithrilError",
-        "MithrilWarning", "OptionError", "PlanError", "ShapeError", "ShardingError",
-        "UnknownNameError",
+        "BackendError", "CheckpointError", "FaultyBackendError", "GraphError", "MeshError",
+        "MithrilError", "MithrilWarning", "OptionError", "PlanError", "ShapeError",
+        "ShardingError", "UnknownNameError",
     ),
     "mithril.mesh": ("Mesh", "P", "PartitionSpec", "Sharding"),
     "mithril.ops.custom": ("define_op",),
+    "mithril.ops.own_kernel": ("define_kernel", "remove_kernel"),
     "mithril.options": ("GradientCompression", "PipelineOptions", "Precision"),
     "mithril.runtime": (
         "Array", "Backend", "CompiledModel", "Metrics", "Profile", "Strategy", "TensorSpec",
-        "TrainState", "TrainStep", "compile", "is_main", "open_backend", "process_count",
-        "process_index", "profile", "train_step",
+        "TrainState", "TrainStep", "compile", "is_main", "open_backend", "open_plugin",
+        "process_count", "process_index", "profile", "train_step",
     ),
     "mithril.runtime.functional": (
         "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan",
@@ -93,10 +97,11 @@ __all__ = [
     "Array", "AvgPool1d", "AvgPool2d", "Backend", "BackendError", "BatchNorm", "BinaryCrossEntropy",
     "BinaryCrossEntropyWithLogits", "Check", "CheckpointError", "CompiledModel", "Concat",
     "Constant", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "CosineLoss",
-    "CrossEntropy", "Divide", "Dropout", "Elu", "Embedding", "FeedForward", "Flatten", "Function",
-    "GRU", "Gelu", "GlobalAvgPool", "GlobalMaxPool", "Glu", "GradientCompression", "GraphError",
-    "GroupNorm", "HardSwish", "Hardware", "HingeLoss", "History", "HuberLoss", "Initializer",
-    "InstanceNorm", "JaxBackend", "KLDivergence", "Kaiming", "L1Loss", "LSTM", "Layer", "LayerNorm",
+    "CrossEntropy", "Divide", "Dropout", "Elu", "Embedding", "FaultyBackendError", "FeedForward",
+    "Flatten", "Function", "GRU", "Gelu", "GlobalAvgPool", "GlobalMaxPool", "Glu",
+    "GradientCompression", "GraphError", "GroupNorm", "HardSwish", "Hardware", "HingeLoss",
+    "History", "HuberLoss", "Initializer", "InstanceNorm", "JaxBackend", "KLDivergence",
+    "Kaiming", "L1Loss", "LSTM", "Layer", "LayerNorm",
     "LeakyRelu", "Linear", "MLXBackend", "MatMul", "MaxPool1d", "MaxPool2d", "Mean",
     "MeanSquaredError", "Mesh", "MeshError", "Metrics", "Mish", "MithrilError", "MithrilWarning",
     "MoE", "Model", "MultiHeadAttention", "Multiply", "Normal", "NumpyBackend", "Ones",
@@ -105,10 +110,11 @@ __all__ = [
     "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Softplus",
     "Split", "Strategy", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "TrainState",
     "TrainStep", "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros",
-    "__version__", "auto_tune", "checkpoint", "compile", "constrain", "data", "define_op", "grad",
-    "is_inference", "is_main", "jit", "layer", "layer_path", "load", "numpy", "open_backend",
-    "optim", "parameter", "process_count", "process_index", "profile", "reshard", "save", "scan",
-    "section", "seed", "train", "train_step", "value_and_grad", "visualize",
+    "__version__", "auto_tune", "checkpoint", "compile", "constrain", "data", "define_kernel",
+    "define_op", "grad", "is_inference", "is_main", "jit", "layer", "layer_path", "load", "numpy",
+    "open_backend", "open_plugin", "optim", "parameter", "process_count", "process_index",
+    "profile", "remove_kernel", "reshard", "save", "scan", "section", "seed", "train", "train_step",
+    "value_and_grad", "visualize",
 ]  # fmt: skip
 
 
@@ -119,6 +125,8 @@ def __getattr__(name: str) -> object:
         return version("mithril-core")
     if name in ("data", "numpy", "optim", "visualize"):
         return import_module(f"mithril.{name}")
+    if name.endswith("Backend") and name not in __all__:
+        return getattr(import_module("mithril.backends"), name)
     if name not in __all__:
         from mithril.errors import nearest
 
@@ -130,4 +138,6 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    from mithril.plugins.naming import list_openers
+
+    return sorted({*globals(), *__all__, *list_openers()})

@@ -1,15 +1,17 @@
 """Backends by name: `from mithril.backends import NumpyBackend, JaxBackend, …`.
 
-The names always import, whatever is installed; opening one whose package is missing says which to
-install.
+The names of published backends always import, whatever is installed; opening one whose package is
+missing says which to install. Every other installed backend has such a name, too: `NpuBackend`
+opens `npu`, `TpuSimBackend` opens `tpu-sim`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mithril.keywords import checked_keywords
+from mithril.plugins.naming import SUFFIX, find_backend, list_openers
 
 if TYPE_CHECKING:
     from mithril.mesh import Mesh
@@ -64,6 +66,28 @@ def MLXBackend(  # noqa: N802
 ) -> Backend:
     """Open the MLX backend, from the package mithril-mlx; see `open_backend`."""
     return _open("mlx", device_mesh, mesh_axis_names, options)
+
+
+def __getattr__(name: str) -> Callable[..., Backend]:
+    if not name.endswith(SUFFIX) or name.startswith("_"):
+        raise AttributeError(f"mithril.backends has no '{name}'; dir() lists what there is")
+    backend = find_backend(name)
+
+    def opener(
+        device_mesh: Mesh | int | Sequence[int] | None = None,
+        *,
+        mesh_axis_names: Sequence[str] | None = None,
+        **options: object,
+    ) -> Backend:
+        return _open(backend, device_mesh, mesh_axis_names, options)
+
+    opener.__name__ = opener.__qualname__ = name
+    opener.__doc__ = f"Open the backend '{backend}'; see `open_backend`."
+    return opener
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *list_openers()})
 
 
 def _open(

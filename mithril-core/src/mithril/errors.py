@@ -43,6 +43,10 @@ class BackendError(MithrilError):
     """A backend is absent, cannot be opened, or failed while running."""
 
 
+class FaultyBackendError(BackendError):
+    """A kernel raised, or something that a backend returned is not what it has to be."""
+
+
 class CheckpointError(MithrilError):
     """A checkpoint cannot be written or read."""
 

@@ -21,13 +21,16 @@ from mithril.cli import (
     hardware,
     launch,
     plan,
+    plugins,
     schedule,
     tune,
 )
+from mithril.cli.group import PluginGroup
 from mithril.errors import MithrilError
 
 app = typer.Typer(
     name="mithril",
+    cls=PluginGroup,
     help="Train one model on any mesh of devices, on any backend.",
     no_args_is_help=True,
     add_completion=False,
@@ -36,6 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},  # also of all commands below
 )
 app.add_typer(backends.app, name="backends")
+app.add_typer(plugins.app, name="plugins")
 app.command("calibrate")(calibrate.calibrate)
 app.command("demo")(demo.demo)
 app.command("diff")(difference.diff)

@@ -1,28 +1,32 @@
 """`mithril backends`: which backends are installed, whether they work, and what one can do.
 
-`list` imports no framework and always succeeds unless `--strict` is given; `info` opens the backend
-and ends with exit code 3 if that fails. Data goes to stdout, faults to stderr.
+In `list` another process loads the modules of plugins, which import no framework: none of them is
+imported here, and one that hangs or prints does no harm. `list --metadata` has what packages say of
+themselves. Both always succeed unless `--strict` is given; `info` opens the backend and ends with
+exit code 3 if that fails. Data goes to stdout, faults to stderr.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mithril.cli import conformance, new_backend
+from mithril.cli.faults import list_frames, locate
+from mithril.cli.options import Given, read_options
+from mithril.cli.table import make_note, make_table, uses_color
 from mithril.errors import MithrilError
-from mithril.plugins.discover import BackendEntry, Status, api_text, discover
+from mithril.plugins.discover import BackendEntry, Status, api_text, discover, survey
 from mithril.plugins.opening import open_entry, require
 from mithril.plugins.spec import BACKEND_API
 
@@ -32,15 +36,13 @@ if TYPE_CHECKING:
 
 JSON_SCHEMA = 1
 CANNOT_OPEN = 3
-FRAMES = 5
 NAMES_SHOWN = 8
 OPTION = ("name", "type", "default")
+PATIENCE = 20
+"""Seconds that modules of plugins may take to load."""
+MARK = "\x00"
+"""What stands before the list in the other process's output, which plugins may print into."""
 HEADER = ("NAME", "PACKAGE", "FRAMEWORK", "API", "STATUS", "NOTE")
-COLORS = {
-    Status.ready: typer.colors.GREEN,
-    Status.missing: typer.colors.YELLOW,
-    Status.blocked: typer.colors.YELLOW,
-}
 
 app = typer.Typer(help="The installed backends.", no_args_is_help=True, rich_markup_mode=None)
 app.command("check")(conformance.check)
@@ -50,35 +52,118 @@ app.command("new")(new_backend.new)
 @app.command("list")
 def list_backends(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    metadata: Annotated[
+        bool, typer.Option("--metadata", help="Load no plugin; show what packages declare.")
+    ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 unless every backend is ready.")
+        bool, typer.Option("--strict", help="Exit with 1 unless every one is ready.")
     ] = False,
 ) -> None:
     """List the installed backends and whether each can be used."""
-    entries = discover()
-    typer.echo(_as_json(entries) if as_json else _as_table(entries), color=_color())
-    if strict and any(entry.status is not Status.ready for entry in entries):
+    rows = list(map(Row.of, survey())) if metadata else load_apart()
+    typer.echo(_as_json(rows) if as_json else _as_table(rows), color=uses_color())
+    if strict and any(row.status is not Status.ready for row in rows):
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A backend in the list, as JSON has it; None is what is not known."""
+
+    name: str
+    package: str
+    package_version: str
+    framework: str | None
+    framework_version: str | None
+    api: str | None
+    status: Status
+    note: str
+    entry_point: str
+
+    @staticmethod
+    def of(entry: BackendEntry) -> Row:
+        """Return the row of a backend that was judged."""
+        framework = entry.framework
+        return Row(
+            entry.name,
+            entry.package,
+            entry.package_version,
+            framework.name if framework else None,
+            framework.installed if framework else None,
+            api_text(entry.spec.api) if entry.spec else None,
+            entry.status,
+            make_note(entry),
+            entry.point.value,
+        )
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of a table."""
+        unknown = "?" if self.api is None else "-"
+        framework = f"{self.framework} {self.framework_version}"
+        return (
+            self.name,
+            f"{self.package} {self.package_version}",
+            framework if self.framework and self.framework_version else unknown,
+            self.api or unknown,
+            self.status.value,
+            self.note,
+        )
+
+
+def load_apart() -> list[Row]:
+    """Return the backends as another process finds them, which loads the modules of plugins.
+
+    Raises:
+        typer.Exit: MITHRIL_STRICT is set, and a plugin raises; its traceback goes to stderr.
+    """
+    code = f"from {__name__} import print_loaded; print_loaded()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return _fall_back(f"plugins take more than {PATIENCE} s to load")
+    if done.returncode and os.environ.get("MITHRIL_STRICT"):
+        typer.echo(done.stderr, err=True, nl=False)
+        raise typer.Exit(1)
+    if done.returncode:
+        return _fall_back(f"a plugin ends the process that loads it, with {done.returncode}")
+    loaded = json.loads(done.stdout.rpartition(MARK)[2])
+    return [Row(**{**row, "status": Status(row["status"])}) for row in loaded]
+
+
+def _fall_back(why: str) -> list[Row]:
+    typer.echo(f"{why}; shown is what packages declare", err=True)
+    return list(map(Row.of, survey()))
+
+
+def print_loaded() -> None:
+    """Print the backends as JSON, behind what plugins have printed."""
+    typer.echo(MARK + json.dumps([asdict(Row.of(entry)) for entry in discover()]))
 
 
 @app.command("info")
 def info(
     name: Annotated[str, typer.Argument(help="A backend name.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    option: Given = None,
 ) -> None:
     """Open a backend on one device and show what it can do."""
     try:
         entry = require(name)
+        options = read_options(option, entry.spec)
     except MithrilError as error:
         raise _failure(error) from None
     if not as_json:
         typer.echo("\n".join(_description(entry)))
     abilities: Abilities | None = None
     try:
-        abilities = _open(entry)
+        abilities = _open(entry, options)
     except MithrilError as error:
         if error.__cause__ is not None:
-            typer.echo("\n".join(_plugin_frames(entry, error.__cause__)), err=True)
+            typer.echo("\n".join(list_frames(entry, error.__cause__)), err=True)
         raise _failure(error) from None
     finally:
         if as_json:
@@ -92,64 +177,20 @@ def _failure(error: MithrilError) -> typer.Exit:
     return typer.Exit(CANNOT_OPEN)
 
 
-def _as_json(entries: Iterable[BackendEntry]) -> str:
+def _as_json(rows: Iterable[Row]) -> str:
     document = {
         "schema": JSON_SCHEMA,
         "mithril": version("mithril-core"),
         "api": api_text(BACKEND_API),
-        "backends": [_json_row(entry) for entry in entries],
+        "backends": [asdict(row) for row in rows],
     }
     return json.dumps(document, indent=2)
 
 
-def _json_row(entry: BackendEntry) -> dict[str, str | None]:
-    framework = entry.framework
-    return {
-        "name": entry.name,
-        "package": entry.package,
-        "package_version": entry.package_version,
-        "framework": framework.name if framework else None,
-        "framework_version": framework.installed if framework else None,
-        "api": api_text(entry.spec.api) if entry.spec else None,
-        "status": entry.status.value,
-        "note": _note(entry),
-        "entry_point": entry.point.value,
-    }
-
-
-def _as_table(entries: Sequence[BackendEntry]) -> str:
-    if not entries:
+def _as_table(rows: Sequence[Row]) -> str:
+    if not rows:
         return "no backends are installed; pip install mithril-core"
-    rows = [HEADER, *map(_row, entries)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    counts = Counter(entry.status for entry in entries)
-    summary = ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
-    colored = [_color_text(line, entry) for line, entry in zip(lines[1:], entries, strict=True)]
-    return "\n".join([lines[0], *colored, summary])
-
-
-def _color_text(line: str, entry: BackendEntry) -> str:
-    status = entry.status.value
-    color = COLORS.get(entry.status, typer.colors.RED)
-    return line.replace(f"  {status}", f"  {typer.style(status, fg=color)}", 1)
-
-
-def _row(entry: BackendEntry) -> tuple[str, ...]:
-    unknown = "?" if entry.spec is None else "-"
-    framework = entry.framework
-    return (
-        entry.name,
-        f"{entry.package} {entry.package_version}",
-        f"{framework.name} {framework.installed}" if framework and framework.installed else unknown,
-        api_text(entry.spec.api) if entry.spec else unknown,
-        entry.status.value,
-        _note(entry),
-    )
-
-
-def _note(entry: BackendEntry) -> str:
-    return " · ".join(part for part in (entry.fact, entry.remedy) if part)
+    return make_table(HEADER, rows, Row.cells)
 
 
 def _description(entry: BackendEntry) -> Iterator[str]:
@@ -158,7 +199,7 @@ def _description(entry: BackendEntry) -> Iterator[str]:
     summary = f" — {spec.summary}" if spec and spec.summary else ""
     yield f"{entry.name}{summary}" + (f"   {spec.url}" if spec and spec.url else "")
     package = f"{entry.package} {entry.package_version}"
-    yield _line("package", f"{package}   ({entry.point.module}, {_location(entry)})")
+    yield _line("package", f"{package}   ({entry.point.module}, {locate(entry)})")
     yield _line("status", entry.status.value)
     if spec and entry.framework:
         found = entry.framework.installed or "not installed"
@@ -180,13 +221,14 @@ class Abilities:
     kernels: list[str]
     without_kernel: list[str]
     facts: dict[str, str]
+    plugin_kernels: dict[str, str]
     hardware: dict[str, str]
     calibrated: list[str]
     opened_in: float
 
 
-def _open(entry: BackendEntry) -> Abilities:
-    """Open the backend, and find what it offers.
+def _open(entry: BackendEntry, options: Mapping[str, object]) -> Abilities:
+    """Open the backend with some options, and find what it offers.
 
     Raises:
         MithrilError: it cannot be opened.
@@ -197,12 +239,17 @@ def _open(entry: BackendEntry) -> Abilities:
     from mithril.ir import registry
     from mithril.mesh import Mesh
     from mithril.ops.collective import collectives
+    from mithril.ops.own_kernel import KernelOp, list_kernels
 
     started = time.perf_counter()
-    engine = open_entry(entry, Mesh(), {})
+    engine = open_entry(entry, Mesh(), options)
     seconds = time.perf_counter() - started
     # Collectives are capabilities, shown in a row of their own.
-    known = {name for name, op in registry().items() if not op.is_collective}
+    known = {
+        name
+        for name, op in registry().items()
+        if not (op.is_collective or issubclass(op, KernelOp))
+    }
     return Abilities(
         list(engine.devices),
         sorted(engine.capabilities),
@@ -210,6 +257,7 @@ def _open(entry: BackendEntry) -> Abilities:
         sorted(known & engine.kernels),
         sorted(known - engine.kernels),
         dict(engine.facts),
+        dict(list_kernels(entry.name)),
         _describe_hardware(find_hardware(engine)),
         [_say_stored(stored) for stored in list_stored(engine)],
         round(seconds, 3),
@@ -250,6 +298,7 @@ def _list_abilities(found: Abilities) -> Iterator[str]:
     with_kernel = len(found.kernels)
     of = with_kernel + len(found.without_kernel)
     yield _line("operators", f"{with_kernel} of {of} have a kernel{_without(found.without_kernel)}")
+    yield from (_line(f"op {op}", f"by {who}") for op, who in found.plugin_kernels.items())
     yield from (_line(name, text) for name, text in found.facts.items())
     yield _line("hardware", _say_hardware(found.hardware))
     yield from (_line("calibrated", text) for text in found.calibrated)
@@ -264,7 +313,7 @@ def _info_as_json(entry: BackendEntry, abilities: Abilities | None) -> str:
         "schema": JSON_SCHEMA,
         "mithril": version("mithril-core"),
         "backend": {
-            **_json_row(entry),
+            **asdict(Row.of(entry)),
             "summary": spec.summary if spec else None,
             "url": spec.url if spec else None,
             "requires": list(spec.requires) if spec else [],
@@ -287,31 +336,5 @@ def _without(absent: Iterable[str]) -> str:
     return f"   (without: {', '.join(names[:NAMES_SHOWN])}{more})" if names else ""
 
 
-def _plugin_frames(entry: BackendEntry, error: BaseException) -> Iterator[str]:
-    """Show the last frames of a traceback that lie inside the plugin, then its error."""
-    import traceback
-
-    frames = traceback.extract_tb(error.__traceback__)
-    root = _location(entry)
-    inside = [frame for frame in frames if root and Path(frame.filename).is_relative_to(root)]
-    if inside:
-        yield f"Traceback inside {entry.point.module} (last {FRAMES} frames at most):"
-        yield from "".join(traceback.format_list(inside[-FRAMES:])).splitlines()
-    yield from "".join(traceback.format_exception_only(error)).splitlines()
-
-
-def _location(entry: BackendEntry) -> Path | None:
-    """Return where a plugin's top package lies; its module is not imported for it."""
-    found = find_spec(entry.point.module.partition(".")[0])
-    if found is None or found.origin is None:
-        return None
-    path = Path(found.origin)
-    return path.parent if found.submodule_search_locations else path
-
-
 def _line(label: str, text: str) -> str:
     return f"  {label:<13} {text}"
-
-
-def _color() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")

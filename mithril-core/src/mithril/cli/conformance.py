@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mithril.cli.mesh import read_mesh
+from mithril.cli.options import Given, find_spec, read_options
 from mithril.errors import BackendError, OptionError
 
 if TYPE_CHECKING:
@@ -34,13 +35,14 @@ def check(
     pattern: Annotated[
         str, typer.Option("-k", help="Only checks whose id has this, such as ops/ or softmax.")
     ] = "",
-    option: Annotated[
-        list[str] | None, typer.Option(help="An option of the backend, as key=value; repeatable.")
-    ] = None,
+    option: Given = None,
     gaps: Annotated[
         Path | None,
         typer.Option("--known-gaps", help="A TOML file with reasons by check in [known_gaps]."),
     ] = None,
+    stops: Annotated[
+        bool, typer.Option("-x", "--exitfirst", help="Stop at the first check that is not good.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page to this file, too.")] = None,
 ) -> None:
@@ -53,8 +55,9 @@ def check(
             level=_read_level(level),
             mesh=None if mesh == "a=2,b=2" else read_mesh(mesh),
             pattern=pattern,
-            options=_read_options(option or []),
+            options=read_options(option, find_spec(name)),
             known_gaps=read_gaps(gaps) if gaps else None,
+            stops=stops,
             tell=None if as_json else _print_lines(),
         )
     except BackendError as error:
@@ -96,21 +99,6 @@ def _read_level(text: str) -> str:
     if text not in list(Level):
         raise OptionError(f"--level '{text}' is no level; write smoke, basic or full")
     return text
-
-
-def _read_options(texts: list[str]) -> dict[str, str]:
-    """Return options of a backend written as `key=value`.
-
-    Raises:
-        OptionError: one is not written so.
-    """
-    found = {}
-    for text in texts:
-        key, is_set, value = text.partition("=")
-        if not key or not is_set:
-            raise OptionError(f"--option '{text}' has no value; write --option key=value")
-        found[key] = value
-    return found
 
 
 def read_gaps(path: Path) -> Mapping[str, str]:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mithril.cli.mesh import read_mesh
+from mithril.cli.options import Given, find_spec, read_options
 from mithril.errors import OptionError, listing, nearest
 
 if TYPE_CHECKING:
     from mithril.cli.gpt import Trainer
-
 
 AXES = ("data", "tensor")
 PROOF_STEPS = 3
@@ -35,6 +35,7 @@ def demo(
         str, typer.Option(help="Backend name; see `mithril backends list`.")
     ] = "numpy",
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 400,
+    option: Given = None,
 ) -> None:
     """Train a small character GPT on Python's own help texts."""
     # Small matrices gain nothing from BLAS threads, and lose much when other programs are running.
@@ -44,7 +45,9 @@ def demo(
 
     devices = read_mesh(mesh)
     _check_axes(devices)
-    text, sizes, opened = help_text(), Sizes(), ml.open_backend(backend, ml.Mesh(devices))
+    options = read_options(option, find_spec(backend))
+    text, sizes = help_text(), Sizes()
+    opened = ml.open_backend(backend, ml.Mesh(devices), **options)
     typer.echo(
         f"text     {len(text.ids)} characters, alphabet of {len(text.alphabet)}\n"
         f"model    GPT, {sizes.layers} blocks, width {sizes.width}, {sizes.heads} heads\n"
@@ -61,7 +64,7 @@ def demo(
     )
     _show_text("before", before)
     _show_text("after", trainer.write(PROMPT, SAMPLE))
-    _prove(losses, Trainer(text, sizes, ml.open_backend(backend)))
+    _prove(losses, Trainer(text, sizes, ml.open_backend(backend, **options)))
 
 
 def _check_axes(names: Iterable[str]) -> None:

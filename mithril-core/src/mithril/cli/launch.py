@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mithril.cli.choice import choose_spec
+from mithril.cli.options import Given, check_own, read_options
 from mithril.errors import BackendError, MithrilError, OptionError, nearest
 
 if TYPE_CHECKING:
@@ -40,9 +41,11 @@ def launch(
     grace: Annotated[
         float, typer.Option(min=0.0, help="Seconds between SIGTERM and SIGKILL.")
     ] = 2.0,
+    option: Given = None,
 ) -> None:
     """Run a script in several processes that form one mesh."""
     from mithril.plugins.launch import LaunchRequest
+    from mithril.plugins.launch_options import hand_on
     from mithril.plugins.published import PUBLISHED, install_command
 
     request = LaunchRequest(
@@ -56,10 +59,13 @@ def launch(
         lack=f"does not start processes; it opens a whole mesh in one: python {script}",
         remedy=install_command(package for package in PUBLISHED.values() if package.launches),
     )
+    options = read_options(option, spec)
+    check_own(spec, options, "mithril launch")
     from mithril.runtime.launch import supervise
 
     with TemporaryDirectory(prefix="mithril-launch-") as folder:
         commands = _commands(spec, replace(request, folder=folder))
+        commands = [hand_on(command, spec.name, options) for command in commands]
         outcome = supervise(commands, grace=grace, folder=folder)
     if outcome.text:
         typer.echo(f"mithril launch: {outcome.text}", err=True)

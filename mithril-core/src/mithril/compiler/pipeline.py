@@ -23,11 +23,13 @@ from mithril.compiler.collector import pause_collector
 from mithril.compiler.communication import note_communication
 from mithril.compiler.compression import compress, mark, narrow
 from mithril.compiler.overlap import place_in_plan
+from mithril.compiler.plugin_passes import change_graph, change_programs
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
 from mithril.compiler.search import choose_by_timeline, complete, limit_fusion, plan_within
 from mithril.cost import Target
 from mithril.ir import Graph
+from mithril.ops.own_kernel import list_kernels
 from mithril.partition.algorithms import carry_out
 from mithril.partition.buckets import bucket_collectives
 from mithril.partition.limits import (
@@ -55,6 +57,7 @@ from mithril.transform import (
     gradient_of,
     inline_checkpoints,
     mix,
+    use_own_kernels,
 )
 from mithril.transform.stack import cut_loops
 
@@ -122,13 +125,14 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
 
     def finish(plan: Plan, options: PlanOptions) -> Plan:
         stages = (replace(s, program=_finish(s.program, target, options)) for s in plan.stages)
-        return replace(
+        plan = replace(
             plan,
             stages=tuple(stages),
             notes=(*request.notes, *plan.notes),
             parameters=parameters,
             optimizer=request.optimizer,
         )
+        return choose_kernels(change_programs(plan, target, options.passes), target)
 
     def make(options: PlanOptions) -> Plan:
         plan = plan_recomputed(parts, partial(finish, options=options), request, target, options)
@@ -157,6 +161,25 @@ def move_to_host(
     """Have values in the host arena while nobody needs them."""
     overlaps = target.hardware.execution.copies_beside
     return offload(program, options.offload, request.on_host, overlaps=overlaps)
+
+
+def choose_kernels(plan: Plan, target: Target) -> Plan:
+    """Return a plan whose ops run the kernels that somebody else brings for them.
+
+    It comes last: nothing afterwards looks for these ops.
+    """
+    if not list_kernels(target.backend):
+        return plan
+
+    def choose(graph: Graph) -> Graph:
+        return use_own_kernels(graph, target.backend)
+
+    stages = (
+        replace(stage, program=replace(stage.program, graph=choose(stage.program.graph)))
+        for stage in plan.stages
+    )
+    whole = plan.whole and replace(plan.whole, graph=choose(plan.whole.graph))
+    return replace(plan, stages=tuple(stages), whole=whole)
 
 
 def _finish(program: Program, target: Target, options: PlanOptions) -> Program:
@@ -204,6 +227,14 @@ def expand_fused(graph: Graph, request: Request, target: Target, options: PlanOp
     return expand(eliminate_dead(graph), target.kernel_names), request
 
 
+def run_plugin_graph_passes(
+    graph: Graph, request: Request, target: Target, options: PlanOptions
+) -> Asked:
+    """Run the passes of plugins over the graph that were asked for; gradients follow from them."""
+    graph, notes = change_graph(graph, target, options.passes)
+    return graph, replace(request, notes=(*request.notes, *notes)) if notes else request
+
+
 def add_gradients(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
     """Add the backward computation; a gradient leaves as the input arrives that it is of."""
     if request.cotangents is None:
@@ -232,6 +263,7 @@ def open_checkpoints(graph: Graph, request: Request, target: Target, options: Pl
 
 GRAPH_PASSES: tuple[GraphPass, ...] = (
     mix_precision,
+    run_plugin_graph_passes,
     cut_stacks,
     expand_fused,
     add_gradients,

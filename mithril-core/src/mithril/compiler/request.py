@@ -16,6 +16,7 @@ from mithril.partition.recompute import Recompute
 from mithril.partition.replicas import Replicas
 from mithril.plan import Port
 from mithril.plan.names import is_of_compression
+from mithril.plugins.extensions import Extension
 from mithril.sharding import Layout, Search
 from mithril.transform import Update
 from mithril.types import DType
@@ -97,6 +98,7 @@ class PlanOptions:
         replicas: parts of a mesh axis that run the plan on values of their own; None for no such.
         search: what is searched for; None where only what shardings that are said leave open is
             chosen.
+        passes: those of plugins that were asked for, in order.
     """
 
     precision: Precision = AS_THEY_COME
@@ -114,3 +116,4 @@ class PlanOptions:
     gather: DType | None = None
     replicas: Replicas | None = None
     search: Search | None = None
+    passes: tuple[Extension, ...] = ()

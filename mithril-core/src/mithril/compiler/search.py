@@ -28,8 +28,8 @@ LEAST_GAIN = 0.02
 """The part of a step's time that a plan has to save which costs more by the measure of a search."""
 HIDDEN = (1.0, 0.5)
 """The shares of what nobody waits for that are taken to be hidden, besides none."""
-MANY = 1500
-"""Above so many choices only batches are split in those plans: a search takes seconds there."""
+MANY, AXES = 1500, 2
+"""Above so many choices, or axes, those plans split batches alone: a search takes seconds there."""
 PICOSECOND = 1e-12
 """In seconds: what the times of searches are counted in."""
 LISTED = 3
@@ -123,8 +123,9 @@ def choose_by_timeline(
     """
     if search is None or found.search is None or not _is_timed(search, target):
         return found
-    is_large = found.search.variables > MANY and MIXED in search.spaces
-    spaces = (DATA,) if is_large else search.spaces
+    axes = sum(axis.size > 1 for axis in target.mesh.axes)
+    is_large = found.search.variables > MANY or axes > AXES
+    spaces = (DATA,) if is_large and MIXED in search.spaces else search.spaces
     best, least = found, predict_timeline(found, target.hardware).seconds
     longest, share = least, 0.0
     for hidden in HIDDEN:

@@ -9,6 +9,7 @@ from mithril.cost.profiles import SIMULATED, find_hardware
 from mithril.engine import Engine, KernelNames
 from mithril.mesh import Mesh
 from mithril.ops.collective import collectives
+from mithril.ops.own_kernel import list_kernels
 from mithril.types import DType
 
 
@@ -41,8 +42,9 @@ class Target:
             hardware: the profile to price with; by default that of the engine's devices.
         """
         profile = find_hardware(engine, hardware)
+        kernels = engine.kernels.union(list_kernels(engine.name))
         return Target(
-            engine.name, engine.mesh, engine.kernels, engine.capabilities, profile, engine.dtypes
+            engine.name, engine.mesh, kernels, engine.capabilities, profile, engine.dtypes
         )
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from mithril.engine.base import Engine
 from mithril.engine.checks import check_handle, check_part
 from mithril.engine.protocol import Handle, Produce
 from mithril.engine.shards import trim_padding
-from mithril.errors import BackendError, kind_of
+from mithril.errors import FaultyBackendError, kind_of
 from mithril.mesh import Box, Mesh, Sharding, edges
 from mithril.plan.timetable import Transfer
 from mithril.types import TensorType
 
 AnyEngine = TypeVar("AnyEngine", bound=Engine)
+Carry = Callable[[Handle], Handle]
+_DERIVED: set[type[Engine]] = set()
 
 
 def look_at_engine(engine: AnyEngine) -> AnyEngine:
@@ -31,104 +33,117 @@ def look_at_engine(engine: AnyEngine) -> AnyEngine:
     Its class becomes one that derives from what it was, so that it is still the engine that a
     plugin and its interop know.
     """
-    if not isinstance(engine, _Checked):
+    if type(engine) not in _DERIVED:
         object.__setattr__(engine, "__class__", _derive(type(engine)))
     return engine
 
 
 @cache
 def _derive(own: type[Engine]) -> type[Engine]:
-    return cast("type[Engine]", type(own.__name__, (_Checked, own), {"__slots__": ()}))
+    """Return a class of engines, of the same layout in memory, with its methods looked at."""
+
+    class Checked(own):  # type: ignore[valid-type, misc]
+        __slots__ = ()
+
+        def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Handle:
+            return _put(self, super().put, type, sharding, produce)
+
+        def shard(self, shards: Handle, sharding: Sharding, device: int) -> np.ndarray:
+            return _check_host(self, super().shard(shards, sharding, device), device)
+
+        def part(self, mesh: Mesh) -> Engine:
+            part: Engine = super().part(mesh)
+            return look_at_engine(part)
+
+        def lower_transfer(self, transfer: Transfer) -> Carry:
+            return _compare(self, transfer, super().lower_transfer(transfer))
+
+        def move(self, shards: Handle, transfer: Transfer) -> Handle:
+            carry_out = super().move
+            return _compare(self, transfer, lambda held: carry_out(held, transfer))(shards)
+
+    if own.part is Engine.part:  # it knows no parts, which is asked
+        del Checked.part
+    Checked.__name__, Checked.__qualname__ = own.__name__, own.__qualname__
+    _DERIVED.add(Checked)
+    return Checked
 
 
-class _Checked(Engine):
-    """An engine whose methods are looked at."""
+def _put(
+    engine: Engine,
+    put: Callable[[TensorType, Sharding, Produce], Handle],
+    type: TensorType,
+    sharding: Sharding,
+    produce: Produce,
+) -> Handle:
+    """Make an array and read it back."""
+    given: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
 
-    __slots__ = ()
+    def note(box: Box) -> np.ndarray:
+        host = produce(box)
+        given[edges(box)] = np.array(host, dtype=type.dtype.numpy)
+        return host
 
-    def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Handle:
-        """Make an array and read it back."""
-        given: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
-
-        def note(box: Box) -> np.ndarray:
-            host = produce(box)
-            given[edges(box)] = np.array(host, dtype=type.dtype.numpy)
-            return host
-
-        shards = super().put(type, sharding, note)  # type: ignore[safe-super]
-        check_handle(self, "put", shards, type, sharding)
-        for device in self.local_devices:
-            box = sharding.box(device, type.shape)
-            part = check_part(self.name, self.shard(shards, sharding, device), type, sharding)
-            found, wanted = trim_padding(part, box), given.get(edges(box))
-            if wanted is not None and found.tobytes() != wanted.tobytes():
-                raise BackendError(
-                    f"put of backend '{self.name}' gives device {device} other values of {type} "
-                    f"than produce returned for its box; hand each device the values of its box"
-                )
-        return shards
-
-    def shard(self, shards: Handle, sharding: Sharding, device: int) -> np.ndarray:
-        """Return what a device holds, if nobody can write to it."""
-        part = super().shard(shards, sharding, device)  # type: ignore[safe-super]
-        if not isinstance(part, np.ndarray):
-            raise BackendError(
-                f"shard of backend '{self.name}' returns {kind_of(part)}; return a NumPy array"
+    shards = put(type, sharding, note)
+    check_handle(engine, "put", shards, type, sharding)
+    for device in engine.local_devices:
+        box = sharding.box(device, type.shape)
+        part = check_part(engine.name, engine.shard(shards, sharding, device), type, sharding)
+        found, wanted = trim_padding(part, box), given.get(edges(box))
+        if wanted is not None and found.tobytes() != wanted.tobytes():
+            raise FaultyBackendError(
+                f"put of backend '{engine.name}' gives device {device} other values of {type} "
+                f"than produce returned for its box; hand each device the values of its box"
             )
-        if part.flags.writeable:
-            raise BackendError(
-                f"shard of backend '{self.name}' returns an array that can be written to, which "
-                f"may be memory of device {device}; set its flags.writeable to False"
+    return shards
+
+
+def _check_host(engine: Engine, part: Any, device: int) -> np.ndarray:
+    """Return what `shard` returned if nobody can write to it."""
+    if not isinstance(part, np.ndarray):
+        raise FaultyBackendError(
+            f"shard of backend '{engine.name}' returns {kind_of(part)}; return a NumPy array"
+        )
+    if part.flags.writeable:
+        raise FaultyBackendError(
+            f"shard of backend '{engine.name}' returns an array that can be written to, which "
+            f"may be memory of device {device}; set its flags.writeable to False"
+        )
+    return part
+
+
+def _compare(engine: Engine, transfer: Transfer, carry_out: Carry) -> Carry:
+    """Return a transfer whose values are compared before and after."""
+    type, target = transfer.arriving, transfer.target
+
+    def run(shards: Handle) -> Handle:
+        before = _read(engine, shards, transfer.source)
+        made = carry_out(shards)
+        check_handle(engine, "transfer", made, type, target)
+        if not _are_equal(before, _read(engine, shards, transfer.source)):
+            raise FaultyBackendError(
+                f"a transfer of backend '{engine.name}' changes the value that it takes, {type}; "
+                f"copy it"
             )
-        return part
-
-    def part(self, mesh: Mesh) -> Self:
-        """Return the engine of a part, looked at, too."""
-        return look_at_engine(super().part(mesh))
-
-    def lower_transfer(self, transfer: Transfer) -> Callable[[Handle], Handle]:
-        """Return a transfer whose values are compared before and after."""
-        return self._compare(transfer, super().lower_transfer(transfer))
-
-    def move(self, shards: Handle, transfer: Transfer) -> Handle:
-        """Bring a value to other devices and compare it."""
-        carry_out = super().move
-        return self._compare(transfer, lambda shards: carry_out(shards, transfer))(shards)
-
-    def _compare(
-        self, transfer: Transfer, carry_out: Callable[[Handle], Handle]
-    ) -> Callable[[Handle], Handle]:
-        def run(shards: Handle) -> Handle:
-            before = self._read(shards, transfer.source)
-            made = carry_out(shards)
-            type, target = transfer.arriving, transfer.target
-            check_handle(self, "transfer", made, type, target)
-            if not _are_equal(before, self._read(shards, transfer.source)):
-                raise BackendError(
-                    f"a transfer of backend '{self.name}' changes the value that it takes, "
-                    f"{type}; copy it"
+        arrived = _read(engine, made, target)
+        for chunk in transfer.chunks:
+            if chunk.sender not in before or chunk.receiver not in arrived:
+                continue
+            found, sent = arrived[chunk.receiver], before[chunk.sender]
+            if not _is_equal(found[chunk.place], sent[chunk.held]):
+                raise FaultyBackendError(
+                    f"a transfer of backend '{engine.name}' brings device {chunk.receiver} other "
+                    f"values of {type} than device {chunk.sender} holds; bring those"
                 )
-            arrived = self._read(made, target)
-            for chunk in transfer.chunks:
-                if chunk.sender not in before or chunk.receiver not in arrived:
-                    continue
-                found, sent = arrived[chunk.receiver], before[chunk.sender]
-                if found.dtype != type.dtype.numpy or not _is_equal(
-                    found[chunk.place], sent[chunk.held]
-                ):
-                    raise BackendError(
-                        f"a transfer of backend '{self.name}' brings device {chunk.receiver} other "
-                        f"values of {type} than device {chunk.sender} holds; bring those"
-                    )
-            return made
+        return made
 
-        return run
+    return run
 
-    def _read(self, shards: Handle, sharding: Sharding) -> dict[int, np.ndarray]:
-        """Return copies of what the devices of this process hold, by their flat index."""
-        engine = self.on(sharding.mesh)
-        flat = sharding.mesh.flat
-        return {flat[d]: engine.shard(shards, sharding, d).copy() for d in engine.local_devices}
+
+def _read(engine: Engine, shards: Handle, sharding: Sharding) -> dict[int, np.ndarray]:
+    """Return copies of what the devices of this process hold, by their flat index."""
+    part, flat = engine.on(sharding.mesh), sharding.mesh.flat
+    return {flat[d]: part.shard(shards, sharding, d).copy() for d in part.local_devices}
 
 
 def _is_equal(a: Any, b: Any) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import ref
@@ -18,7 +19,7 @@ from weakref import ref
 import numpy as np
 
 from mithril.engine.kernels.custom import name_dtype
-from mithril.errors import BackendError, MithrilError, kind_of
+from mithril.errors import BackendError, FaultyBackendError, MithrilError, kind_of
 from mithril.ir import Node
 from mithril.mesh import Sharding
 from mithril.ops.definition import UserOp
@@ -32,6 +33,20 @@ Run = Callable[..., Any]
 def is_checking() -> bool:
     """Return whether `MITHRIL_CHECK=1` is set."""
     return os.environ.get(VARIABLE) == "1"
+
+
+@contextmanager
+def checking() -> Iterator[None]:
+    """Have everything looked at, as with `MITHRIL_CHECK=1`, of what is opened and run within."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
 
 
 def place_in_code(node: Node) -> str:
@@ -86,10 +101,10 @@ class KernelChecks:
             return kernel  # it may count who holds its operands, or returns what is no array
         return _Guarded(self, node, kernel)
 
-    def refuse(self, node: Node, found: object) -> BackendError:
+    def refuse(self, node: Node, found: object) -> FaultyBackendError:
         """Return the error of a kernel that returns something else than it has to."""
         wanted = ", ".join(str(value.type) for value in node.outputs)
-        return BackendError(
+        return FaultyBackendError(
             f"{self.name(node)} returns {self.describe(found)} for {_types_of(node)}; the op's "
             f"result is {wanted}; return that{self._say_unknown(found)}{_suffix(node)}"
         )
@@ -103,9 +118,9 @@ class KernelChecks:
             return ""
         return f" ('{unknown[0]}' is no dtype of Mithril; Engine.dtype_name says what it is called)"
 
-    def explain(self, node: Node, error: Exception) -> BackendError:
+    def explain(self, node: Node, error: Exception) -> FaultyBackendError:
         """Return the error of a kernel, or of what makes one, that raises."""
-        return BackendError(
+        return FaultyBackendError(
             f"{self.name(node)} raises {type(error).__name__}: {error}; its operands are "
             f"{_types_of(node)}; mend the kernel, or leave it out{_suffix(node)}"
         )
@@ -158,7 +173,7 @@ class _Guarded:
         found = self._look_at(self.kernel(*operands))
         for what, x, copy in before:
             if not _is_same(copy, _to_host(x)):
-                raise BackendError(
+                raise FaultyBackendError(
                     f"{self.checks.name(self.node)} writes into {what}, which others read; return "
                     f"a new array{_suffix(self.node)}"
                 )
@@ -253,22 +268,22 @@ def check_handle(
         sharding: how the array lies.
 
     Raises:
-        BackendError: it has.
+        FaultyBackendError: it has.
     """
     if shards is None:
-        raise BackendError(f"{what} of backend '{engine.name}' returns None; return a handle")
+        raise FaultyBackendError(f"{what} of backend '{engine.name}' returns None; return a handle")
     if not isinstance(shards, list):
         return
     size = sharding.mesh.size
     if engine.process_count == 1 and len(shards) != size:
-        raise BackendError(
+        raise FaultyBackendError(
             f"{what} of backend '{engine.name}' returns the parts of {len(shards)} devices of "
             f"{size} for {type}; return one for each"
         )
     local, checks = TensorType(sharding.local_shape(type.shape), type.dtype), engine.kernel_checks
     for part in shards:
         if hasattr(part, "dtype") and not checks.fits(part, local):
-            raise BackendError(
+            raise FaultyBackendError(
                 f"{what} of backend '{engine.name}' returns {checks.describe(part)} for a device "
                 f"that holds {local} of {type}; return what it holds"
             )
@@ -284,13 +299,16 @@ def check_part(backend: str, part: Any, type: TensorType, sharding: Sharding) ->
         sharding: how the array lies.
 
     Raises:
-        BackendError: it is something else.
+        FaultyBackendError: it is something else.
     """
     local = sharding.local_shape(type.shape)
-    if isinstance(part, np.ndarray) and part.shape == local and part.dtype == type.dtype.numpy:
-        return part
+    if isinstance(part, np.ndarray) and part.dtype == type.dtype.numpy:
+        if part.shape == local:
+            return part
+        if not part.size and 0 in local:  # a framework may not split what has no elements
+            return part.reshape(local)
     found = KernelChecks().describe(part)
-    raise BackendError(
+    raise FaultyBackendError(
         f"array {type} of backend '{backend}' is read as {found}, and its devices hold "
         f"{TensorType(local, type.dtype)}; a kernel, put or shard of the backend returns another "
         f"type; MITHRIL_CHECK=1 says which"

@@ -273,7 +273,9 @@ class Writer:
                 state += mine
                 arguments += mine
             else:
-                index = f"[{function}_i]" if position >= stacked else ""
+                is_list = value in self._on_host  # slices that lie on the host stay apart
+                at = f"[{function}_i]" if is_list else f"[{function}_i, ...]"
+                index = at if position >= stacked else ""
                 arguments += [f"{name}{index}" for name in names]
         results = self._variables.of_all(node.outputs)
         stacks = results[len(state) :]

@@ -130,7 +130,7 @@ def define_op(
     _check_factors(name, definition)
     positions = tuple(indices)
     _check_positions(name, definition, positions)
-    op_class = _op_class(name, given, definition, positions, _origin(sys._getframe(2)))
+    op_class = _op_class(name, given, definition, positions, find_origin(sys._getframe(2)))
     return _function(register(op_class), given)
 
 
@@ -206,7 +206,7 @@ def _op_class(
     return op_class
 
 
-def _origin(frame: FrameType) -> str:
+def find_origin(frame: FrameType) -> str:
     """Return where an op is defined: module and enclosing function, which outlive an edit."""
     code = frame.f_code
     module = frame.f_globals.get("__name__", code.co_filename)
@@ -313,6 +313,14 @@ def _check_factors(op: str, definition: Definition) -> None:
         raise OptionError(
             f"op '{op}' is elementwise and names factor '{named[0]}'; write the rule with names"
         )
+    if isinstance(definition.rule, str):
+        known = dict.fromkeys(re.findall(r"\w+", definition.rule))
+        for factor in named:
+            if factor not in known:
+                raise OptionError(
+                    f"op '{op}' names factor '{factor}', which its rule '{definition.rule}' lacks"
+                    f"{nearest(str(factor), known)}; factors: {listing(known)}"
+                )
     if definition.expandable and definition.expand is None:
         raise OptionError(
             f"op '{op}' has expandable= and no expand=; give the expansion that can be split"

@@ -133,9 +133,15 @@ def check_memory(
         is_strict: whether it is refused instead.
 
     Raises:
-        PlanError: it is strict, and a device has too little.
+        PlanError: it is strict, and a device has too little, or it is not known what it has.
     """
     if target.hardware.memory_bytes is None:
+        if is_strict:
+            raise PlanError(
+                f"strict_memory=True has nothing to compare with: profile "
+                f"'{target.hardware.name}' does not say what memory a device has; give hardware= "
+                f"one that does, or leave it out"
+            )
         return
     memory = plan.memory(donated=donated)
     if memory.fits:

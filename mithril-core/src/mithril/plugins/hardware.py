@@ -1,28 +1,28 @@
 """Profiles of hardware that plugins bring: paths of TOML files, nothing is read here.
 
-Two groups of entry points may implement `mithril_hardware`: `mithril.plugins`, for packages that
-bring no backend, and `mithril.backends`. Each is loaded behind its own guard, as backends are.
+Modules of both groups of entry points may implement `mithril_hardware`. Each is loaded behind its
+own guard, as backends are.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from mithril.errors import BackendError, kind_of
 from mithril.plugins.discover import (
     CORE,
     GROUP,
+    PLUGINS,
     describe_fault,
     is_allowed,
+    is_strict,
+    list_points,
     package_of,
-    register,
 )
-
-PLUGINS = "mithril.plugins"
+from mithril.plugins.manager import ask, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class HardwareFile:
 
 def find_hardware_files() -> tuple[HardwareFile, ...]:
     """Return the files that installed plugins offer, sorted by package."""
-    points = [*entry_points(group=PLUGINS), *entry_points(group=GROUP)]
+    points = [*list_points(PLUGINS), *list_points(GROUP)]
     own = [point for point in points if package_of(point) != CORE and is_allowed(point.name)]
     ordered = sorted(own, key=lambda point: (package_of(point), point.name))
     return tuple(file for point in ordered for file in _ask(point))
@@ -58,23 +58,29 @@ def find_hardware_files() -> tuple[HardwareFile, ...]:
 
 def _ask(point: EntryPoint) -> Iterator[HardwareFile]:
     try:
-        paths = [_check_path(x) for given in _load_offers(point) for x in given]
+        paths = list_paths(load(point))
     except Exception as error:
-        if os.environ.get("MITHRIL_STRICT") == "1":
+        if is_strict():
             raise
         yield HardwareFile(Path(point.name), package_of(point), describe_fault(error), error)
         return
     yield from (HardwareFile(path, package_of(point)) for path in paths)
 
 
-def _load_offers(point: EntryPoint) -> list[list[object]]:
-    offered = register(point).hook.mithril_hardware()
-    for given in offered:
-        if not isinstance(given, list | tuple):
-            raise BackendError(
-                f"mithril_hardware returned {kind_of(given)}; return a list of paths"
-            )
-    return list(offered)
+def list_paths(plugin: object) -> list[Path]:
+    """Return the paths of the profiles that a loaded plugin offers.
+
+    Raises:
+        BackendError: it offers something else.
+        Exception: whatever the plugin raises.
+    """
+    return [_check_path(x) for given in ask(plugin, "mithril_hardware") for x in _check_list(given)]
+
+
+def _check_list(given: object) -> list[object]:
+    if not isinstance(given, list | tuple):
+        raise BackendError(f"mithril_hardware returned {kind_of(given)}; return a list of paths")
+    return list(given)
 
 
 def _check_path(given: object) -> Path:

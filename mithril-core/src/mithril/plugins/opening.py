@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mithril.errors import BackendError, MithrilError, OptionError, kind_of, listing, nearest
 from mithril.keywords import refuse_unknown
 from mithril.plugins.discover import BackendEntry, Status, find, names
+from mithril.plugins.plugin_kernels import add_plugin_kernels
 from mithril.plugins.published import PUBLISHED, install_command
 from mithril.plugins.spec import BackendSpec
 
@@ -62,6 +63,7 @@ def open_entry(
     """Open a backend that was found; `open_engine` says what it raises."""
     spec = ready_spec(entry)
     instance = build_options(spec, options, common)
+    add_plugin_kernels(entry.name)
     try:
         opened = spec.open(mesh, instance)
     except MithrilError:

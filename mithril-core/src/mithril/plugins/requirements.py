@@ -1,46 +1,70 @@
-"""Requirements of a backend, judged from package metadata: nothing is ever imported for it.
+"""Requirements of plugins, as PEP 508 writes them: judged from metadata, nothing is imported.
 
-Only `name` and `name>=version` are understood. Versions compare by their release numbers; what
-follows them (`rc1`, `.dev0`, `+cpu`) does not count.
+`jax>=0.8,<1`, `jax[cuda12]` and `uvloop; sys_platform != "win32"` mean what they mean to pip. A
+requirement whose marker does not hold here is met; one with extras is met if what these extras
+require is, too. `packaging` reads them, and is imported when the first one is read.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from itertools import dropwhile
+from functools import cached_property
+from importlib.metadata import Distribution, PackageNotFoundError, requires, version
+from typing import TYPE_CHECKING
 
 from mithril.errors import BackendError
 
-_FORM = re.compile(r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:>=\s*(?P<least>\d+(\.\d+)*))?\s*")
-_RELEASE = re.compile(r"\d+(\.\d+)*")
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement as Parsed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Requirement:
-    """A package, and the least version of it, if one is asked for.
+    """A package, and which versions of it will do.
 
-    >>> Requirement.parse("jax>=0.4.35")
-    Requirement(name='jax', least='0.4.35')
+    Args:
+        text: as PEP 508 writes it.
+
+    >>> need = Requirement.parse("jax[cuda12] >=0.8,<1; sys_platform != 'win32'")
+    >>> need.name, str(need)
+    ('jax', 'jax[cuda12]<1,>=0.8; sys_platform != "win32"')
     """
 
-    name: str
-    least: str | None = None
+    text: str
 
     @staticmethod
     def parse(text: object) -> Requirement:
         """Return the requirement a string means.
 
         Raises:
-            BackendError: it has another form than `name` or `name>=version`.
+            BackendError: it is no requirement by PEP 508.
         """
-        match = _FORM.fullmatch(text) if isinstance(text, str) else None
-        if match is None:
+        from packaging.requirements import InvalidRequirement
+
+        if not isinstance(text, str):
+            raise BackendError(f"requirement {text!r} is no string; write one, such as 'jax>=0.8'")
+        found = Requirement(text)
+        try:
+            found._parsed  # noqa: B018 - it is read here, so that it cannot fail later
+        except InvalidRequirement as error:
+            first = str(error).splitlines()[0]
             raise BackendError(
-                f"requirement {text!r} is not understood; write 'name' or 'name>=version'"
-            )
-        return Requirement(match["name"], match["least"])
+                f"requirement {text!r} is not understood: {first}; write it as PEP 508 does, such "
+                f"as 'jax>=0.8,<1'"
+            ) from None
+        return found
+
+    @cached_property
+    def _parsed(self) -> Parsed:
+        from packaging.requirements import Requirement as Parsed
+
+        return Parsed(self.text)
+
+    @property
+    def name(self) -> str:
+        """The package's name."""
+        return self._parsed.name
 
     @property
     def installed(self) -> str | None:
@@ -51,28 +75,47 @@ class Requirement:
             return None
 
     @property
+    def applies(self) -> bool:
+        """Whether its marker holds on this machine, without extras."""
+        return self._holds("")
+
+    @property
     def is_met(self) -> bool:
-        """Whether the package is installed and new enough."""
-        installed = self.installed
-        if installed is None or self.least is None:
-            return installed is not None
-        return release(installed) >= release(self.least)
+        """Whether it does not apply, or the package is installed in a version that will do."""
+        return self.find_unmet() is None
+
+    def find_unmet(self) -> Requirement | None:
+        """Return this requirement, or one of its extras, that is not met; None if all are."""
+        return next(self._list_unmet(frozenset()), None) if self.applies else None
 
     @property
     def install_command(self) -> str:
         """What a user types to meet it."""
-        return f"pip install '{self}'" if self.least else f"pip install {self}"
+        extras = f"[{','.join(sorted(self._parsed.extras))}]" if self._parsed.extras else ""
+        wanted = f"{self.name}{extras}{self._parsed.specifier}"
+        return f"pip install '{wanted}'" if wanted != self.name else f"pip install {wanted}"
 
     def __str__(self) -> str:
-        return f"{self.name}>={self.least}" if self.least else self.name
+        return str(self._parsed)
+
+    def _holds(self, extra: str) -> bool:
+        marker = self._parsed.marker
+        return marker is None or marker.evaluate({"extra": extra})
+
+    def _list_unmet(self, seen: frozenset[str]) -> Iterator[Requirement]:
+        installed = self.installed
+        if installed is None or not self._parsed.specifier.contains(installed, prereleases=True):
+            yield self
+            return
+        for extra in sorted(self._parsed.extras):
+            for text in requires(self.name) or ():
+                need = Requirement(text)
+                # What holds without the extra is not of the extra: pip has seen to it.
+                if need._holds(extra) and not need._holds("") and text not in seen:
+                    yield from need._list_unmet(seen | {text})
 
 
-def release(text: str) -> tuple[int, ...]:
-    """Return the release numbers of a version, without trailing zeros.
-
-    >>> release("2.13.0+cpu"), release("1.0rc1")
-    ((2, 13), (1,))
-    """
-    match = _RELEASE.match(text)
-    numbers = [int(number) for number in match[0].split(".")] if match else []
-    return tuple(reversed([*dropwhile(lambda number: number == 0, reversed(numbers))]))
+def list_requirements(distribution: Distribution | None) -> list[Requirement]:
+    """Return what a distribution requires on this machine, by its metadata."""
+    texts = (distribution.requires or []) if distribution else []
+    return [need for text in texts if (need := Requirement.parse(text)).applies]

@@ -30,7 +30,7 @@ class BackendSpec:
         open: makes an engine on a mesh; the second argument is an instance of `options`, or None
             where the backend has none. The framework is imported here and not earlier.
         api: the backend API the plugin is written for, such as `(2, 0)`.
-        requires: packages it needs, each `name` or `name>=version`; the first one is the framework.
+        requires: packages it needs, as PEP 508 writes them; the first one is the framework.
         options: a dataclass of the backend's own options; unknown ones are refused.
         summary: one line for `mithril backends info`.
         url: where to read more.

@@ -17,6 +17,7 @@ from mithril.engine.checks import is_checking
 from mithril.errors import BackendError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand, Tensor
 from mithril.mesh import Mesh, PartitionSpec, Sharding
+from mithril.ops.own_kernel import choose_op
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.compression import PLAIN, Compression
 from mithril.partition.limits import check_dtypes
@@ -292,7 +293,7 @@ class Backend(Creation, Shared):
         )
         lying = find_common_sharding(op, kinds)
         if lying is not None and op.name in engine.kernels:
-            plan = plan_in_place(op, kinds, lying)
+            plan = plan_in_place(choose_op(op, self.name), kinds, lying)
             check_dtypes(plan, engine.name, engine.dtypes)
             return Bound(engine, plan, interface)
         request = Request(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter, itemgetter
+from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from mithril.compiler import PlanOptions, Request, Target, make_plan
@@ -26,13 +27,13 @@ from mithril.runtime.array import Array, Kind
 from mithril.runtime.checked_run import check_outputs, run_and_compare
 from mithril.runtime.donation import check_donated, give_up
 from mithril.runtime.lru import LRUCache
+from mithril.runtime.observing import Occasion, Run, tell_compiled, watch
 from mithril.runtime.unplaced import settle
 
 Form = TypeVar("Form", bound=Hashable)
 Source = TypeVar("Source")
 Pick = Callable[[Any], Sequence[Any]]
-_Execute = Callable[[Sequence[Any], Observer | None], list[Any]]
-_Parts = tuple[_Execute, Pick, Pick | None, list[Kind], bool]
+_Parts = tuple[Run, Pick, Pick | None, list[Kind], bool]
 _kind, _shards = attrgetter("kind"), attrgetter("shards")
 
 
@@ -58,6 +59,11 @@ class Interface(Generic[Source]):
     donated: tuple[int, ...] = ()
     is_placed: bool = True
 
+    @property
+    def is_users(self) -> bool:
+        """Whether it is of a model, a train step or a function, and not of one op."""
+        return self.source is not None
+
     def donating(self, names: Collection[str]) -> Interface[Source]:
         """Return the same with the arguments of some names given up."""
         donated = tuple(i for i, name in enumerate(self.arguments) if name in names)
@@ -72,16 +78,33 @@ class Bound(Generic[Source]):
         engine: where it runs.
         plan: what runs.
         interface: what is passed and wanted.
+        planning_seconds: what it took to make the plan.
     """
 
     engine: Engine
     plan: Plan
     interface: Interface[Source]
+    planning_seconds: float = 0.0
 
     @cached_property
     def executable(self) -> Executable:
         """The lowered plan, told which of its inputs are given up; made when it is first run."""
-        return self.engine.lower_plan(self.plan, self._given_up)
+        started = perf_counter()
+        made = self.engine.lower_plan(self.plan, self._given_up)
+        if self.interface.is_users:
+            lowering = perf_counter() - started
+            tell_compiled(self._occasion, self.plan, self.planning_seconds, lowering)
+        return made
+
+    @cached_property
+    def _watched(self) -> Run:
+        """The executable, whose runs observers are told of."""
+        made = self.executable
+        return watch(self._occasion, made) if self.interface.is_users else made
+
+    @property
+    def _occasion(self) -> Occasion:
+        return Occasion(self.interface.caller, self.interface.owner.name, self.plan.mesh)
 
     @cached_property
     def measured(self) -> Executable:
@@ -179,12 +202,12 @@ class Bound(Generic[Source]):
         """Run, and look at what comes out; the next run does without unless MITHRIL_CHECK=1."""
         if is_checking():
             return run_and_compare(
-                self.executable, self.engine, self.plan, self._given_up, given, observe
+                self._watched, self.engine, self.plan, self._given_up, given, observe
             )
-        made = self.executable(given, observe)
+        made = self._watched(given, observe)
         check_outputs(self.engine, self.plan, made)
         _, *others = self._parts
-        vars(self)["_parts"] = (self.executable, *others)
+        vars(self)["_parts"] = (self._watched, *others)
         return made
 
     @cached_property
@@ -220,7 +243,9 @@ def bind(
         MithrilError: as `make_plan` does.
     """
     target = Target.of(engine, interface.owner.hardware)
-    return Bound(engine, make_plan(graph, request, target, options), interface)
+    started = perf_counter()
+    plan = make_plan(graph, request, target, options)
+    return Bound(engine, plan, interface, perf_counter() - started)
 
 
 def says_sharding(graph: Graph) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mithril.engine import Engine, Executable, Observer
 from mithril.engine.checks import check_handle, check_part
-from mithril.errors import BackendError, kind_of
+from mithril.errors import FaultyBackendError, kind_of
 from mithril.plan import Plan, Port
 
 
@@ -22,11 +22,11 @@ def check_outputs(engine: Engine, plan: Plan, made: Any) -> None:
         made: what it returned.
 
     Raises:
-        BackendError: it does not.
+        FaultyBackendError: it does not.
     """
     if not isinstance(made, list | tuple) or len(made) != len(plan.outputs):
         found = f"{len(made)} handles" if isinstance(made, list | tuple) else kind_of(made)
-        raise BackendError(
+        raise FaultyBackendError(
             f"program of backend '{engine.name}' returns {found} for {len(plan.outputs)} outputs; "
             f"return a handle for each"
         )
@@ -54,8 +54,8 @@ def run_and_compare(
         observe: told of every collective.
 
     Raises:
-        BackendError: a result is not what the plan says, or an input that was not given up has
-            other values than before.
+        FaultyBackendError: a result is not what the plan says, or an input that was not given up
+            has other values than before.
     """
     ports = zip(plan.inputs, given, strict=True)
     kept = [(port, x) for i, (port, x) in enumerate(ports) if i not in donated]
@@ -67,7 +67,7 @@ def run_and_compare(
     for (port, x), parts in zip(kept, before, strict=True):
         for old, new in zip(parts, _read(engine, port, x), strict=True):
             if old.tobytes() != new.tobytes():
-                raise BackendError(
+                raise FaultyBackendError(
                     f"program of backend '{engine.name}' writes into its input '{port.name}', "
                     f"{port.type}, which is not given up; copy it"
                 )

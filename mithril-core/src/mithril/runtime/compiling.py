@@ -21,6 +21,7 @@ from mithril.compiler.options import (
     read_policy,
     refuse_of_other,
 )
+from mithril.compiler.plugin_passes import read_passes
 from mithril.compiler.recompute_options import name_axes, read_recompute
 from mithril.compiler.search_options import read_search
 from mithril.errors import BackendError, GraphError, OptionError, kind_of
@@ -114,6 +115,7 @@ def compile(
     partition_search_space: str | None = None,
     partition_constraints: Mapping[str, object] | None = None,
     max_memory_per_device: int | str | None = None,
+    passes: Sequence[str] = (),
     **options: object,
 ) -> CompiledModel:
     """Compile a model for a backend.
@@ -150,8 +152,8 @@ def compile(
         differentiable: inputs whose gradients are wanted, too; they come with the parameters'.
         max_reshard_bytes: refuse a plan that moves more bytes than this, per device and time, only
             because two shardings do not fit together (reductions and what is kept at rest aside).
-        strict_memory: refuse a plan that devices have too little memory for, where it is known what
-            they have; otherwise there is a `MithrilWarning`, with what would help.
+        strict_memory: refuse a plan that devices have too little memory for, or that cannot be
+            told of; otherwise there is a `MithrilWarning`, with what would help.
         accumulate: into how many micro-batches a batch is cut, one after another. Outputs and
             gradients are those of the whole batch, and devices exchange gradients once.
         gradient_accumulation: whether it is cut at all.
@@ -246,6 +248,9 @@ def compile(
             split, and `shardings`, PartitionSpecs by patterns of names of inputs and parameters.
         max_memory_per_device: the most bytes that a device may hold, as `plan.memory()` says it:
             `"16 GB"`.
+        passes: of plugins, by name, such as `["acme.fold"]`, in the order in which they run: those
+            over the graph before gradients are added, those over programs last. The plan's notes
+            name them.
         options: none; those of `jit` that make no sense here are refused by name.
 
     Raises:
@@ -362,6 +367,7 @@ def compile(
                     inference=inference,
                 ),
                 search=asked.search,
+                passes=read_passes(passes),
             )
         ),
         accumulate=count,

@@ -17,6 +17,7 @@ from mithril.errors import BackendError, MeshError
 from mithril.keywords import checked_keywords, list_argument_names
 from mithril.mesh import Mesh
 from mithril.options import Precision, check_flag
+from mithril.plugins.launch_options import read_handed_on
 from mithril.plugins.opening import list_options, open_engine
 from mithril.runtime.backend import Backend
 from mithril.runtime.parallelism import OVERLAP, read_parallelism
@@ -57,6 +58,9 @@ def open_backend(
     **options: object,
 ) -> Backend:
     """Open a backend by name on a device mesh.
+
+    Every installed backend can be opened by a function of its own as well: `ml.JaxBackend(…)`, and
+    `ml.NpuBackend(…)` for one that is called `npu`; `dir(mithril)` has them all.
 
     Args:
         name: a name that `mithril backends list` shows.
@@ -110,7 +114,8 @@ def open_backend(
         auto_sharding_config: what is searched for: with `force_data_parallel` nothing but batches
             is split; without `allow_mixed_mesh_models` a model is split by its batch, or by
             everything else, and not by both. Given alone it is `auto_sharding=True`.
-        options: the backend's own options.
+        options: the backend's own options; those that `mithril launch --option` was given are
+            there unless the script says otherwise.
 
     Raises:
         BackendError: the backend is not installed or cannot be opened.
@@ -122,6 +127,7 @@ def open_backend(
     """
     if not isinstance(name, str):
         raise BackendError(f"backend name {name!r} is not a string; give one, such as 'numpy'")
+    options = {**read_handed_on(name), **options}
     refuse_later(f"backend '{name}'", options, BACKEND_LATER - list_options(name))
     mesh = read_mesh(device_mesh, mesh_axis_names)
     parallelism = read_parallelism(parallel_mode, fsdp_config, tensor_parallel_config, mesh)

@@ -15,7 +15,7 @@ from mithril.mesh import Mesh, Sharding
 from mithril.models.annotations import Annotation
 from mithril.models.trace import Traced
 from mithril.sharding import Layout
-from mithril.types import Shape, TensorType
+from mithril.types import Shape, TensorType, to_python
 
 STAGES = (0, 1, 2, 3)
 
@@ -78,7 +78,8 @@ def read_zero(stage: object, axes: str | Sequence[str] | None, mesh: Mesh) -> Ze
         OptionError: there is no such stage, or an axis is given for nothing.
         MeshError: the mesh lacks an axis.
     """
-    if stage not in STAGES or isinstance(stage, bool):
+    stage = to_python(stage)
+    if not isinstance(stage, int) or isinstance(stage, bool) or stage not in STAGES:
         raise OptionError(f"zero={stage!r} is no stage of ZeRO; give 0, 1, 2 or 3")
     if axes is not None and not stage:
         raise OptionError(f"zero_axis={axes!r} has no effect without zero=; say which stage, too")
@@ -88,7 +89,7 @@ def read_zero(stage: object, axes: str | Sequence[str] | None, mesh: Mesh) -> Ze
     for axis in names if stage else ():
         if axis not in mesh.names:
             raise MeshError(f"zero_axis: {mesh.lacking(str(axis))}")
-    return Zero(int(stage), names)
+    return Zero(stage, names)
 
 
 def _read_axes(axes: object) -> tuple[str, ...]:

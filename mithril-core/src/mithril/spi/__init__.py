@@ -7,10 +7,12 @@ engine. What is here is recorded with its signatures and changes with `BACKEND_A
 
 * Plugin declaration: `BACKEND_API`, `BackendSpec`, `Command`, `LaunchRequest`, `free_port`,
   `hookimpl`, `MEMORY_FORMATS`, `check_choice`, `check_flag`, `choose_name`.
+* What plugins bring besides backends: `PluginKernel`, `Compiled`, `Evaluated`, `PassTarget`,
+  `register_plugin`, `unregister_plugin`.
 * Engine and its base class: `Engine`, `Executable`, `Handle`, `Observer`, `Produce`, `Execution`,
   `ALL_OPS`.
 * Programs and plan: `Builder`, `Graph`, `Node`, `Op`, `Phase`, `Tensor`, `Value`, `op_registry`,
-  `all_nodes`, `communicates`, `map_bodies`, `regions`, `unroll`, `walk`, `find_begun`,
+  `all_nodes`, `communicates`, `map_bodies`, `regions`, `rewrite`, `unroll`, `walk`, `find_begun`,
   `join_starts`, `Issued`, `Plan`, `Port`, `Program`, `Whole`, `IssuedRow`, `find_issued`,
   `issue_node`, `Message`, `Messages`, `GRADIENT_PREFIX`, `issue_transfer`, `describe_collective`,
   `Chunk`, `StageRun`, `StageSend`, `Timetable`, `Transfer`.
@@ -87,7 +89,15 @@ if TYPE_CHECKING:
     from mithril.ir import Builder, Graph, Node, Op, Phase, Tensor, Value
     from mithril.ir import registry as op_registry
     from mithril.ir.op import Types
-    from mithril.ir.rewrite import all_nodes, communicates, map_bodies, regions, unroll, walk
+    from mithril.ir.rewrite import (
+        all_nodes,
+        communicates,
+        map_bodies,
+        regions,
+        rewrite,
+        unroll,
+        walk,
+    )
     from mithril.ir.start import find_begun, join_starts
     from mithril.mesh import Box, Mesh, Sharding, carry, coarsen
     from mithril.options import MEMORY_FORMATS, check_choice, check_flag, choose_name
@@ -106,9 +116,15 @@ if TYPE_CHECKING:
         BACKEND_API,
         BackendSpec,
         Command,
+        Compiled,
+        Evaluated,
         LaunchRequest,
+        PassTarget,
+        PluginKernel,
         free_port,
         hookimpl,
+        register_plugin,
+        unregister_plugin,
     )
     from mithril.spi import ops
     from mithril.types import DType, Scalar, Shape, TensorType, as_dtype, promote
@@ -116,23 +132,23 @@ if TYPE_CHECKING:
 __all__ = [
     "ALL_OPS", "Adopted", "Arena", "Arrange", "ArrayMethods", "ArrayNamespace", "ArrayView",
     "ArrivedChunk", "BACKEND_API", "BackendError", "BackendSpec", "BackendView", "Box", "Builder",
-    "Chunk", "Command", "DType", "EXTENSIONS", "Engine", "EngineProfiler", "Executable",
-    "Execution", "GRADIENT_PREFIX", "Graph", "GraphError", "Handle", "Interop", "Issued",
-    "IssuedRow", "Kernel", "KernelChecks", "KernelRun", "KernelTable", "LaunchRequest",
+    "Chunk", "Command", "Compiled", "DType", "EXTENSIONS", "Engine", "EngineProfiler", "Evaluated",
+    "Executable", "Execution", "GRADIENT_PREFIX", "Graph", "GraphError", "Handle", "Interop",
+    "Issued", "IssuedRow", "Kernel", "KernelChecks", "KernelRun", "KernelTable", "LaunchRequest",
     "LockstepExecutable", "MEMORY_FORMATS", "Marks", "MeasuredLockstep", "MemoryUse", "Mesh",
     "Message", "Messages", "MithrilError", "ModelMethods", "ModelView", "NO_ARENA", "Node",
-    "Observer", "Op", "OptionError", "Phase", "Placed", "Plan", "Port", "Produce", "Program",
-    "ProgramView", "RankExecutable", "Recorder", "SHARED_KERNELS", "Scalar", "Segment", "Shape",
-    "Sharding", "SimulatedArenas", "Span", "StageRun", "StageSend", "THREEFRY_PARITY",
-    "THREEFRY_ROTATIONS", "Tensor", "TensorType", "Timetable", "Transfer", "Transport",
-    "TransportCall", "Types", "Value", "Whole", "Writing", "accumulator", "all_nodes", "as_dtype",
-    "bind_namespace", "carry", "check_choice", "check_flag", "choose_name", "coarsen",
+    "Observer", "Op", "OptionError", "PassTarget", "Phase", "Placed", "Plan", "PluginKernel",
+    "Port", "Produce", "Program", "ProgramView", "RankExecutable", "Recorder", "SHARED_KERNELS",
+    "Scalar", "Segment", "Shape", "Sharding", "SimulatedArenas", "Span", "StageRun", "StageSend",
+    "THREEFRY_PARITY", "THREEFRY_ROTATIONS", "Tensor", "TensorType", "Timetable", "Transfer",
+    "Transport", "TransportCall", "Types", "Value", "Whole", "Writing", "accumulator", "all_nodes",
+    "as_dtype", "bind_namespace", "carry", "check_choice", "check_flag", "choose_name", "coarsen",
     "communicates", "describe_collective", "dtype_in", "find_begun", "find_issued",
     "find_overwritten", "fix_column_signs", "fix_qr_signs", "free_port", "hookimpl", "host_arena",
     "host_shards", "issue_node", "issue_transfer", "join_chunks", "join_equal_scalars",
     "join_starts", "kernels_for", "listing", "makes_anew", "map_bodies", "move_shards",
-    "op_registry", "ops", "promote", "regions", "reuse_donated", "run_marked", "segment_of",
-    "take_chunk", "trim_padding", "unroll", "walk",
+    "op_registry", "ops", "promote", "regions", "register_plugin", "reuse_donated", "rewrite",
+    "run_marked", "segment_of", "take_chunk", "trim_padding", "unregister_plugin", "unroll", "walk",
 ]  # fmt: skip
 
 _HOMES = {
@@ -175,7 +191,9 @@ _HOMES = {
         "Builder", "Graph", "Node", "Op", "Phase", "Tensor", "Value", "registry as op_registry",
     ),
     "mithril.ir.op": ("Types",),
-    "mithril.ir.rewrite": ("all_nodes", "communicates", "map_bodies", "regions", "unroll", "walk"),
+    "mithril.ir.rewrite": (
+        "all_nodes", "communicates", "map_bodies", "regions", "rewrite", "unroll", "walk",
+    ),
     "mithril.ir.start": ("find_begun", "join_starts"),
     "mithril.mesh": ("Box", "Mesh", "Sharding", "carry", "coarsen"),
     "mithril.options": ("MEMORY_FORMATS", "check_choice", "check_flag", "choose_name"),
@@ -190,7 +208,9 @@ _HOMES = {
         "Chunk", "Run as StageRun", "Send as StageSend", "Timetable", "Transfer",
     ),
     "mithril.plugins": (
-        "BACKEND_API", "BackendSpec", "Command", "LaunchRequest", "free_port", "hookimpl",
+        "BACKEND_API", "BackendSpec", "Command", "Compiled", "Evaluated", "LaunchRequest",
+        "PassTarget", "PluginKernel", "free_port", "hookimpl", "register_plugin",
+        "unregister_plugin",
     ),
     "mithril.types": ("DType", "Scalar", "Shape", "TensorType", "as_dtype", "promote"),
 }  # fmt: skip

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mithril.errors import MithrilError
+from mithril.errors import BackendError, FaultyBackendError, MithrilError
 from mithril.testing.levels import Level
 from mithril.testing.target import Target
+
+NO_KERNEL = "has no kernel in backend"
+"""What the compiler says of an op that can neither be run nor expanded."""
 
 
 class Status(StrEnum):
@@ -114,8 +117,13 @@ def _try(check: Check, target: Target, level: Level) -> Outcome:
         return Outcome(Status.skipped, f"needs {check.devices} devices; give --mesh more")
     try:
         return check.run(target, level) or Outcome()
+    except FaultyBackendError as error:  # found where it was made
+        return Outcome(Status.wrong, str(error))
     except Missing as error:
         return Outcome(Status.missing, str(error))
+    except BackendError as error:
+        status = Status.missing if NO_KERNEL in str(error) else Status.failed
+        return Outcome(status, describe_error(error))
     except AssertionError as error:
         return Outcome(Status.wrong, str(error) or "an assertion of the backend fails")
     except Exception as error:  # whatever a plugin raises

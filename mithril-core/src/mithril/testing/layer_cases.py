@@ -9,6 +9,7 @@ import numpy as np
 
 import mithril as ml
 import mithril.numpy as mnp
+from mithril.ops.collective import AllGather
 from mithril.testing.levels import first_of_each
 
 BATCH = 5
@@ -175,7 +176,7 @@ CASES = [
     Case(ml.MultiHeadAttention(2), {**SEQUENCE, "mask": (2, 4, 4)}, whole=("mask",)),
     Case(ml.MultiHeadAttention(4, causal=True, context_parallel="ring"), SEQUENCE),
     Case(ml.MultiHeadAttention(4, context_parallel="ulysses"), SEQUENCE),
-    Case(ml.MultiHeadAttention(4, causal=True, context_parallel="all_gather"), SEQUENCE),
+    Case(ml.MultiHeadAttention(4, causal=True, context_parallel=AllGather.name), SEQUENCE),
     Case(ml.MultiHeadAttention(4, value_dim=3, bias=("q", "v"), scale=0.3), CROSS),
     Case(ml.MultiHeadAttention(2, rope=True, qk_norm="rms"), CROSS, TURNS, whole=("positions",)),
     Case(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from time import perf_counter
 
+from mithril.engine.checks import checking
 from mithril.errors import OptionError, listing, nearest
 from mithril.testing.check import Check, Result, run_check, with_gap
 from mithril.testing.checks import list_checks
@@ -25,6 +26,7 @@ def check_backend(
     pattern: str = "",
     options: Mapping[str, object] | None = None,
     known_gaps: Mapping[str, str] | None = None,
+    stops: bool = False,
     tell: Told | None = None,
 ) -> Report:
     """Try a backend, and return what came of every check.
@@ -37,6 +39,7 @@ def check_backend(
         options: of the backend, as `open_backend` takes them.
         known_gaps: reasons by the id of a check that is known to fail, or by a pattern of ids;
             added to those that the backend's spec declares.
+        stops: whether the first check that is not good is the last one that is run.
         tell: called with each result as it comes.
 
     Raises:
@@ -56,8 +59,10 @@ def check_backend(
         results.append(result)
         if tell is not None:
             tell(result)
-    is_whole = not pattern and run.level is not Level.smoke
-    speed = measure_speed(run.target) if is_whole else []
+        if stops and not result.is_good:
+            break
+    is_whole = not pattern and not stops and run.level is not Level.smoke
+    speed = measure_speed(Target(name, mesh, options)) if is_whole else []
     return Report(
         name,
         run.target.engine.platform,
@@ -99,25 +104,35 @@ class Run:
         self._gaps = {**find_declared_gaps(name), **(known_gaps or {})}
         check_gaps(self._gaps, everything)
         self.checks = choose_checks(everything, level, pattern)
-        self.target.open()  # a backend that cannot be opened is one error, not a hundred results
+        with checking():  # a backend that cannot be opened is one error, not a hundred results
+            self.target.open()
 
     def __call__(self, check: Check) -> Result:
         """Run a check."""
-        return with_gap(run_check(check, self.target, self.level), find_gap(check, self._gaps))
+        with checking():
+            result = run_check(check, self.target, self.level)
+        return with_gap(result, find_gap(check, self._gaps))
 
 
 def choose_checks(checks: list[Check], level: Level, pattern: str = "") -> list[Check]:
     """Return the checks of a level that have a pattern.
 
     Raises:
-        OptionError: none has it.
+        OptionError: none has it, or none of this level.
     """
     wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
     chosen = [check for check in checks if fnmatchcase(check.id, wanted)]
     if not chosen:
         hint = nearest(pattern, [check.name for check in checks])
         raise OptionError(f"-k '{pattern}' chooses no check{hint}; groups: {_list_groups(checks)}")
-    return [check for check in chosen if check.level.rank <= level.rank]
+    found = [check for check in chosen if check.level.rank <= level.rank]
+    if not found:
+        least = min((check.level for check in chosen), key=lambda level: level.rank)
+        raise OptionError(
+            f"-k '{pattern}' chooses {len(chosen)} checks, none of level {level}; give --level "
+            f"{least}"
+        )
+    return found
 
 
 def check_gaps(gaps: Mapping[str, str], checks: list[Check]) -> None:

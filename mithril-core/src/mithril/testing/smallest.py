@@ -14,7 +14,7 @@ from mithril.types import TensorType
 
 ATTEMPTS = 24
 """How many smaller operands are tried at most: each is compiled and run."""
-SHOWN = 6
+SHOWN = 12
 """Elements of an operand up to which all of them are shown."""
 
 Arrays = tuple[np.ndarray, ...]

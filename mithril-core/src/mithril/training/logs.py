@@ -121,10 +121,12 @@ def list_paths(log: LogPath | Sequence[LogPath] | None) -> list[str]:
     Raises:
         OptionError: one is no path, or of neither kind.
     """
-    given: Iterable[object] = (log,) if isinstance(log, str | os.PathLike) else (log or ())
+    given: Iterable[object] = () if log is None else (log,)
+    if isinstance(log, Sequence) and not isinstance(log, str):
+        given = log
     found = []
     for path in given:
-        if not isinstance(path, str | os.PathLike):
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise OptionError(
                 f"log={path!r} is no path; give 'run.csv', or 'runs/' for a directory"
             )

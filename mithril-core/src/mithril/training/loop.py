@@ -17,6 +17,7 @@ from mithril.data import Batches
 from mithril.data.order import read_count
 from mithril.errors import OptionError, kind_of, warn
 from mithril.keywords import checked_keywords
+from mithril.options import check_flag
 from mithril.runtime.processes import find_place
 from mithril.training.history import RATE, SECONDS, STEP, End, History, fetch
 from mithril.training.interrupt import Interrupt, watch_interrupts
@@ -125,15 +126,15 @@ def train(
         _read_every(save_every, "save_every", "save", save),
     )
     _check_functions(step, options)
-    is_main = find_place()[0] == 0
-    paths = list_paths(log) if is_main else []
+    is_main, paths = find_place()[0] == 0, list_paths(log)
+    shows_progress = check_flag("progress", progress) and is_main
     left = batches.steps_left if isinstance(batches, Batches) else None
     left = len(batches) if isinstance(batches, Sized) else left
     known = [n for n in (last, None if left is None else start + left) if n is not None]
     shown = min(known, default=None)
     with ExitStack() as stack:
-        logs = open_logs(paths, start, stack)
-        shows = stack.enter_context(open_progress(progress and is_main, start, shown))
+        logs = open_logs(paths if is_main else [], start, stack)
+        shows = stack.enter_context(open_progress(shows_progress, start, shown))
         interrupt = stack.enter_context(watch_interrupts())
         loop = _Loop(step, state, batches, start, shown, options, logs, shows, interrupt)
         return loop.run()

@@ -4,6 +4,7 @@ from mithril.plan.names import cotangent_name, gradient_of
 from mithril.transform.checkpoint import inline_checkpoints
 from mithril.transform.differentiate import cast_gradients, differentiate
 from mithril.transform.expand import expand, expand_local, expand_nodes
+from mithril.transform.own_kernels import use_own_kernels
 from mithril.transform.precision import mix, output_types
 from mithril.transform.simplify import eliminate_dead, runnable
 from mithril.transform.substitute import substitute
@@ -24,5 +25,6 @@ __all__ = [
     "output_types",
     "runnable",
     "substitute",
+    "use_own_kernels",
     "cotangent_name",
 ]

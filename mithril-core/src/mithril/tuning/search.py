@@ -84,6 +84,7 @@ class Search:
     best: Candidate | None = None
     least_memory: float = 0.0
     _seen: set[Config] = field(default_factory=set)
+    _refused: set[Config] = field(default_factory=set)
     _late: int = 0
     _start: float = 0.0
     _begin: float = 0.0
@@ -171,12 +172,10 @@ class Search:
 
     def _plan(self, candidate: Candidate) -> Candidate | None:
         strategy = self.make(self.tuned, candidate.config)
-        if strategy is None:
-            self.refusals.append(f"{candidate.config}: sizes do not divide")
-            return None
-        found = price(self.tuned, strategy)
+        found = "sizes do not divide" if strategy is None else price(self.tuned, strategy)
         if isinstance(found, str):
             self.refusals.append(f"{candidate.config}: {found}")
+            self._refused.add(candidate.config)
             return None
         return replace(candidate, strategy=strategy, price=found)
 
@@ -222,7 +221,8 @@ class Search:
     def alternatives(self, chosen: Candidate) -> list[Alternative]:
         """Return the best of each other kind, the cheapest first.
 
-        A kind of which nothing was planned has the cost that it was estimated at.
+        A kind of which nothing was planned has the cost that it was estimated at; what cannot be
+        planned is left out.
 
         Args:
             chosen: what they are compared with.
@@ -232,7 +232,7 @@ class Search:
         found: dict[str, Alternative] = {}
         for candidate in (*sorted(self.planned, key=self._rank), *self.waiting):
             kind = name_kind(candidate.config, chosen.config)
-            if not kind or kind in found:
+            if not kind or kind in found or candidate.config in self._refused:
                 continue
             of = candidate.cost(objective)
             price, about = candidate.price, candidate.estimate

@@ -110,6 +110,11 @@ def auto_tune(
         backend if isinstance(backend, Backend) else None,
     )
     measures = _read_measure(measure, backend)
+    if record is not None and not measures:
+        raise OptionError(
+            f"record={str(record)!r} has no effect, as nothing is measured; give an open backend "
+            f"that can measure, or leave it out"
+        )
     planning = budget * (PLANNING_SHARE if measures else 1.0)
     with Progress(progress) as bar:
         search = Search(

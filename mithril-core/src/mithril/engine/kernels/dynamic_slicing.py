@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
+from mithril.engine.kernels.ownership import is_alone
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import dynamic_slicing as ops
 from mithril.types import Shape
@@ -32,7 +30,7 @@ def dynamic_update_slice(op: ops.DynamicUpdateSlice, types: Types, xp: ModuleTyp
         return whole
 
     def write_in_place(x: Any, update: Any, *starts: Any) -> Any:
-        if not (x.flags.owndata and x.flags.writeable and sys.getrefcount(x) <= _HELD):
+        if not is_alone(x):
             return write_copy(x, update, *starts)
         x[index(starts)] = update
         return x
@@ -53,22 +51,3 @@ def _index(axes: tuple[int, ...], shape: Shape, sizes: tuple[int, ...]) -> Run:
         return tuple(found)
 
     return index
-
-
-def _count_holders() -> int:
-    """Return how often an array is referred to inside a kernel where its handle alone holds it.
-
-    A view, an array that a user read, or another handle would each be one more: NumPy finds out in
-    the same way whether it may reuse a temporary.
-    """
-    handle = [np.empty(1)]
-    x = handle[0]
-    return _count_references(x, handle)
-
-
-def _count_references(x: Any, *others: Any) -> int:
-    """Return how often an array is referred to, called as kernels are."""
-    return sys.getrefcount(x)
-
-
-_HELD = _count_holders()

@@ -1,4 +1,7 @@
-"""Kernel of the update of AdamW; temporaries are reused in place."""
+"""Kernel of the update of AdamW, in blocks that stay in the processor's cache.
+
+Where an operand is given up, and nobody else has it, its memory takes the result.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from mithril import ops
+from mithril.engine.kernels.blocks import BLOCK
+from mithril.engine.kernels.ownership import is_alone
 from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.types import promote
@@ -18,25 +23,45 @@ def adamw_step(op: ops.AdamWStep, types: Types, xp: ModuleType) -> Run:
     wide = accumulator(promote(types[0].dtype, types[2].dtype))
     dtypes = [types[i].dtype.numpy for i in (0, 2, 3)]
 
-    def run(p: Any, g: Any, m: Any, v: Any, rate: Any, count: Any) -> tuple[Any, ...]:
-        p, g, m, v, rate, count = (xp.asarray(x, dtype=wide) for x in (p, g, m, v, rate, count))
-        total = _sum_of_weights(op.b2, count, xp) ** 0.5
-        scale = rate * total / _sum_of_weights(op.b1, count, xp)
+    def update(numbers: tuple[Any, ...], p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
+        scale, away, decay = numbers
+        p, g, m, v = (xp.asarray(x, dtype=wide) for x in (p, g, m, v))
         change = g - m
         change *= 1 - op.b1
         change += m
-        m = change
         square = g * g
         square *= 1 - op.b2
         v = v * op.b2
         v += square
-        root = xp.sqrt(v)
-        root += total * op.eps
-        step = m * scale
+        root = xp.sqrt(v, out=square)
+        root += away
+        step = change * scale
         step /= root
-        p = p * (1 - rate * op.weight_decay)
+        p = p * decay
         p -= step
-        return tuple(xp.asarray(x, dtype=dtype) for x, dtype in zip((p, m, v), dtypes, strict=True))
+        return p, change, v
+
+    def run(p: Any, g: Any, m: Any, v: Any, rate: Any, count: Any) -> tuple[Any, ...]:
+        has_own = (  # said one by one: a list of them would be one that has them, too
+            0 in op.in_place and is_alone(p), 2 in op.in_place and is_alone(m),
+            3 in op.in_place and is_alone(v),
+        )  # fmt: skip
+        given = p, m, v
+        results = tuple(
+            x if own and x.flags.c_contiguous else xp.empty(x.shape, dtype=dtype)
+            for x, own, dtype in zip(given, has_own, dtypes, strict=True)
+        )
+        rate, count = (xp.asarray(x, dtype=wide) for x in (rate, count))
+        total = _sum_of_weights(op.b2, count, xp) ** 0.5
+        scale = rate * total / _sum_of_weights(op.b1, count, xp)
+        numbers = scale, total * op.eps, 1 - rate * op.weight_decay
+        flat = [xp.reshape(x, (-1,)) for x in (p, g, m, v)]
+        made = [xp.reshape(x, (-1,)) for x in results]
+        for start in range(0, p.size, BLOCK):
+            part = slice(start, start + BLOCK)
+            for whole, found in zip(made, update(numbers, *(x[part] for x in flat)), strict=True):
+                whole[part] = found
+        return results
 
     return run
 

@@ -110,7 +110,10 @@ def erf(op: ops.Erf, types: Types, xp: ArrayNamespace) -> Run:
 
     def run(x: Any) -> Any:
         x = xp.astype(x, wide, copy=False)
-        found = _erf(xp.minimum(xp.abs(x), xp.asarray(furthest, dtype=wide)), terms, xp)
+        size, last = xp.abs(x), xp.asarray(furthest, dtype=wide)
+        found = _erf(xp.minimum(size, last), terms, xp)
+        # Exactly 1 where it rounds to that: gelu multiplies what is left of it by x.
+        found = xp.where(size >= last, xp.asarray(1.0, dtype=wide), found)
         return xp.astype(xp.sign(x) * found, dtype, copy=False)
 
     return run

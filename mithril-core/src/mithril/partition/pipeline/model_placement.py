@@ -347,6 +347,8 @@ def _make_schedule(options: PipelineOptions, indices: Sequence[int], count: int)
                 f"or leave out device_assignment"
             )
         return make(name, len(devices), count, chunks)
+    if "." in name and in_turn and not rest:  # of a plugin, which may know of chunks
+        return make(name, len(devices), count, chunks)
     each = make(name, len(indices), count)
     return each if len(devices) == len(indices) else _share_devices(each, indices)
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from mithril.errors import PlanError, listing, nearest
-from mithril.plan.schedule import Action, Schedule, Work
+from mithril.errors import MithrilError, PlanError, kind_of, listing, nearest
+from mithril.plan.schedule import Action, Schedule, Work, read_table
+from mithril.plugins.extensions import Extension, Kind, find_extension, list_namespaces
 
 F, B, INPUT, WEIGHT = Work.forward, Work.backward, Work.input_gradient, Work.weight_gradient
 Row = tuple[Action, ...]
@@ -22,12 +23,15 @@ def make(name: str, devices: int, microbatches: int, chunks: int = 1) -> Schedul
     """Return a schedule by name.
 
     Args:
-        name: one of `KNOWN`.
+        name: one of `KNOWN`, or `NAMESPACE.NAME` of a plugin.
         devices: how many devices the pipeline has.
         microbatches: into how many parts a batch is cut.
-        chunks: how many stages each device has; more than one for `interleaved` only.
+        chunks: how many stages each device has; more than one for `interleaved`, and for those of
+            plugins.
 
     Raises:
+        BackendError: it is of a plugin that cannot be used.
+        OptionError: it is of a plugin that brings none of the name.
         PlanError: there is no such schedule, or it does not exist for these numbers.
 
     >>> print(make("1f1b", 2, 3))
@@ -38,10 +42,12 @@ def make(name: str, devices: int, microbatches: int, chunks: int = 1) -> Schedul
     for what, number in (("devices", devices), ("micro-batches", microbatches), ("chunks", chunks)):
         if number < 1:
             raise PlanError(f"a pipeline of {number} {what} does nothing; give at least 1")
-    if chunks > 1 and name != "interleaved":
+    if chunks > 1 and name != "interleaved" and not _is_of_plugin(name):
         raise PlanError(
             f"schedule '{name}' has one chunk a device, not {chunks}; use 'interleaved'"
         )
+    if _is_of_plugin(name):
+        return _make_by_plugin(find_extension(name, Kind.schedule), devices, microbatches, chunks)
     return Schedule(name, KNOWN[name](devices, microbatches, chunks))
 
 
@@ -49,13 +55,43 @@ def check_name(name: str) -> None:
     """Raise unless there is a schedule of a name.
 
     Raises:
+        BackendError: it is of a plugin that cannot be used.
+        OptionError: it is of a plugin that brings none of the name.
         PlanError: there is none.
     """
-    if name not in KNOWN:
+    if _is_of_plugin(name):
+        find_extension(name, Kind.schedule)
+    elif name not in KNOWN:
         raise PlanError(
             f"pipeline schedule '{name}' does not exist{nearest(name, KNOWN)}; known: "
-            f"{listing(KNOWN)}, and tables in files whose names end in .csv"
+            f"{listing(KNOWN)}, tables in files whose names end in .csv, and those of plugins, "
+            f"such as 'acme.zigzag'"
         )
+
+
+def _is_of_plugin(name: str) -> bool:
+    namespace, dot, _ = name.partition(".")
+    return bool(dot) and namespace in list_namespaces()
+
+
+def _make_by_plugin(made: Extension, devices: int, microbatches: int, chunks: int) -> Schedule:
+    """Return what a plugin's function makes; where it is used, it is checked as files are."""
+    try:
+        lines = made.load()(devices, microbatches, chunks)
+    except MithrilError:
+        raise
+    except Exception as error:
+        raise PlanError(
+            f"schedule '{made.name}' of {made.package} failed for {devices} devices, "
+            f"{microbatches} micro-batches and {chunks} chunks; {type(error).__name__}: {error}; "
+            f"choose another one"
+        ) from error
+    if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
+        raise PlanError(
+            f"schedule '{made.name}' of {made.package} returned {kind_of(lines)}; it has to be a "
+            f"list of texts, a line for each device, such as '0F0,0F1,0B0,0B1'"
+        )
+    return read_table(made.name, lines)
 
 
 def _gpipe(devices: int, microbatches: int, chunks: int) -> tuple[Row, ...]:

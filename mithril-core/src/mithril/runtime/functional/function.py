@@ -76,6 +76,7 @@ def jit(
         partition_hooks: put each function that is called, and each collective, into a range of the
             framework's profiler that has its name.
         memory_planning: `greedy` or `dynamic`, as for `compile`.
+        passes: of plugins, by name, as for `compile`.
         checkpointing, activation_checkpointing, rematerialization, rematerialization_policy,
             recomputation_granularity: what the gradients that the function takes compute again, as
             `compile` has them.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mithril.compiler import PlanOptions
 from mithril.compiler.options import check_uneven
+from mithril.compiler.plugin_passes import read_passes
 from mithril.compiler.recompute_options import RecomputeOptions, read_recompute
 from mithril.errors import GraphError
 from mithril.mesh import PartitionSpec
@@ -33,6 +35,7 @@ class JitOptions(RecomputeOptions, total=False):
     max_reshard_bytes: int | None
     partition_hooks: bool
     memory_planning: str | None
+    passes: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +83,7 @@ class FunctionOptions:
             plan=PlanOptions(
                 max_reshard_bytes=read_limit(given.get("max_reshard_bytes")),
                 recompute=read_recompute(given),
+                passes=read_passes(given.get("passes", ())),
             ),
             partition_hooks=check_flag("partition_hooks", given.get("partition_hooks", False)),
             memory_planning=read_memory_planning(given.get("memory_planning")),

@@ -22,6 +22,7 @@ from mithril.ops.collective import (
     Permute,
     ReduceScatter,
     TakeShard,
+    collectives,
 )
 from mithril.plan import Port, Program
 from mithril.testing.check import Check, Mismatch, Missing, Outcome
@@ -87,7 +88,7 @@ def _parts(x: Tensor, axes: Axes, count: int) -> Made:
     }
 
 
-def _started(x: Tensor, axes: Axes, count: int) -> Made:
+def _start_and_wait(x: Tensor, axes: Axes, count: int) -> Made:
     """Return what collectives make that are started before work which does not need them."""
     apply = x.builder.apply
     sums = apply(Start(AllReduce(axes, "sum")), x)
@@ -112,13 +113,13 @@ def _several(kinds: Mapping[str, Op], x: Tensor, count: int) -> Made:
 
 
 KINDS: dict[str, Make] = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-    "permute": _permute,
+    AllReduce.name: _all_reduce,
+    AllGather.name: _all_gather,
+    ReduceScatter.name: _reduce_scatter,
+    AllToAll.name: _all_to_all,
+    Permute.name: _permute,
     "parts of a device": _parts,
-    "start and wait": _started,
+    "start and wait": _start_and_wait,
 }
 DTYPES = {
     Level.smoke: ("float32",),
@@ -136,45 +137,51 @@ def list_collective_checks() -> Iterator[Check]:
 def check_collective(kind: str, target: Target, level: Level) -> Outcome:
     """Compare a kind of collective with the NumPy engine, in dtypes and over axes of a mesh."""
     engine = target.open_all().engine
-    if kind in KINDS and kind not in engine.capabilities and kind in _KNOWN:
+    if kind in collectives() and kind not in engine.capabilities:
         raise Missing("not among the engine's capabilities; plans that need it are refused")
     meshes = [target.mesh, *(map(Mesh, target.uneven) if level is Level.full else ())]
     tried = 0
     for mesh in meshes:
-        for axes in _choose_axes(mesh, level):
-            for dtype in map(DType, DTYPES[level]):
-                if dtype in engine.dtypes:
-                    _compare(kind, target.open(mesh).engine, axes, dtype)
-                    tried += 1
+        for axes, dtype in _choose(mesh, level):
+            if dtype in engine.dtypes:
+                on = target.open(mesh).engine
+                compare_collective(write_program(mesh, axes, dtype, KINDS[kind]), on, axes)
+                tried += 1
     return Outcome(note=f"{tried} programs")
 
 
-_KNOWN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"})
-
-
-def _choose_axes(mesh: Mesh, level: Level) -> list[Axes]:
-    """Return the axes that collectives go over: one, all of them, and all the other way round."""
+def _choose(mesh: Mesh, level: Level) -> list[tuple[Axes, DType]]:
+    """Return the axes that collectives go over, and dtypes: each way in float32, one in each."""
     names = [name for name, size in mesh.sizes.items() if size > 1]
-    if level is Level.smoke:
-        return [tuple(names[::-1])]
-    counts = {1, len(names)}
-    return [axes for count in counts for axes in permutations(names, count)]
+    ways = [axes for count in sorted({1, len(names)}) for axes in permutations(names, count)]
+    first, *others = map(DType, DTYPES[level])
+    found = [(axes, first) for axes in (ways[-1:] if level is Level.smoke else ways)]
+    return found + [(ways[-1], dtype) for dtype in others]
 
 
-def _compare(kind: str, engine: Engine, axes: Axes, dtype: DType) -> None:
-    program = write_program(engine.mesh, axes, dtype, KINDS[kind])
+def compare_collective(program: Program, engine: Engine, axes: Axes) -> None:
+    """Raise unless a program makes on every device what it makes on the NumPy engine.
+
+    Args:
+        program: of one input, which gets `values_for` it.
+        engine: what is tried.
+        axes: that the collectives go over, for the message.
+
+    Raises:
+        Mismatch: it makes something else; collectives are held to equality.
+    """
     host = values_for(program)
-    oracle = open_oracle(engine.mesh).engine
+    dtype, mesh = program.inputs[0].type.dtype, program.mesh
+    oracle = open_oracle(mesh).engine
     found, expected = (run_program(on, program, {"x": host}) for on in (engine, oracle))
     for port in program.outputs:
         for device in engine.local_devices:
             wanted = oracle.shard(expected[port.name], port.sharding, device)
             made = engine.shard(found[port.name], port.sharding, device)
-            # Collectives are held to equality: sums here are of small whole numbers.
-            text = describe_difference(made, wanted)
+            text = describe_difference(made, wanted, DType.int32)
             if text:
                 raise Mismatch(
-                    f"{port.name} over {'·'.join(axes)} of {engine.mesh!r} in {dtype}, on device "
+                    f"{port.name} over {'·'.join(axes)} of {mesh!r} in {dtype}, on device "
                     f"{device}: {text}"
                 )
 

@@ -71,7 +71,7 @@ def check_op(name: str, target: Target, level: Level) -> Outcome:
             raise
         raise Missing(f"{error}{_say_needed(name)}") from None
     except Exception as error:
-        if not is_own and _has_no_expansion(name, engine):
+        if not is_own and has_no_expansion(name, engine):
             raise Missing(f"neither a kernel nor an expansion{_say_needed(name)}") from None
         raise Mismatch(_explain(name, engine, chosen, describe_error(error))) from None
     if wrong:
@@ -85,10 +85,7 @@ def check_gradients(name: str, target: Target, level: Level) -> Outcome:
     cases = [case for case in DIFFERENTIABLE if case.op.name == name]
     if level is not Level.full:
         cases = [case for case in cases if is_first_of_its_op(case)] or cases[:1]
-    try:
-        wrong = _run(target.engine, [(case, None) for case in cases], has_gradient=True)
-    except BackendError as error:
-        raise Missing(str(error)) from None
+    wrong = _run(target.engine, [(case, None) for case in cases], has_gradient=True)
     if wrong:
         name, text = next(iter(wrong.items()))
         raise Mismatch(f"{len(wrong)} wrong; {name}: {text}")
@@ -134,7 +131,8 @@ def judge_op(engine: Engine, op: Op, arrays: Arrays) -> str:
     return ""
 
 
-def _has_no_expansion(name: str, engine: Engine) -> bool:
+def has_no_expansion(name: str, engine: Engine) -> bool:
+    """Return whether an op that the engine has no kernel for cannot be expanded either."""
     case = next(case for case in CASES if case.op.name == name)
     graph = graph_of(case.op, [type_of(array) for array in case.arrays])
     try:

@@ -19,6 +19,7 @@ from mithril.spi import BackendError
 from mithril_torch.executors.pool.batching import Batcher
 from mithril_torch.executors.pool.connection import Connection
 from mithril_torch.executors.pool.faults import SourceMap
+from mithril_torch.executors.pool.memory import Arena
 from mithril_torch.executors.pool.messages import Message
 from mithril_torch.executors.pool.remote_array import Layout, Part, RemoteArray, Results, Spec
 
@@ -332,10 +333,7 @@ class Pool:
                 raise _no_memory(spec.nbytes, error) from error
             rows[rank].append((handle.id, places[-1][1]))
         self._request({"do": "fetch", "fetch": rows})
-        found = [
-            Part(spec, np.frombuffer(arena.buffer, np.uint8, spec.nbytes, start).copy())
-            for spec, start in places
-        ]
+        found = [Part(spec, _copy_bytes(arena, start, spec.nbytes)) for spec, start in places]
         self._batcher.shrink()
         return found
 
@@ -398,6 +396,13 @@ def _layout(answer: Message) -> Layout | None:
     if rows is None:
         return None
     return Layout([row and Spec(row[0], tuple(row[1]), row[2]) for row in rows])
+
+
+def _copy_bytes(arena: Arena, start: int, count: int) -> np.ndarray:
+    """Return bytes of an arena; one that nobody has put anything into has no memory."""
+    if not count:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(arena.buffer, np.uint8, count, start).copy()
 
 
 def _no_memory(size: int, error: OSError) -> BackendError:

@@ -38,10 +38,10 @@ dask.config.set(scheduler="synchronous")
 SHARED = bind_namespace(xp)
 ON_NUMPY = (
     "cholesky", "convolution", "convolution_input_gradient", "convolution_weight_gradient", "det",
-    "eigh", "inv", "qr", "slogdet", "solve", "svd",
+    "eigh", "erf", "inv", "qr", "random_bits", "slogdet", "solve", "svd",
     "triangular_solve",
 )  # fmt: skip
-"""Ops that Dask does not have, or has for two dimensions only."""
+"""Ops that Dask does not have, or for two dimensions only; or that are hundreds of its tasks."""
 DTYPES = frozenset(dtype for dtype in DType if hasattr(xp, dtype.value))
 
 

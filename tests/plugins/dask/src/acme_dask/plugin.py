@@ -10,6 +10,16 @@ from mithril.spi import BackendSpec, hookimpl
 if TYPE_CHECKING:
     from mithril.spi import Engine, Mesh
 
+GAPS = {
+    "values/empty": "Dask has no largest element of an array without elements along the rest",
+    "values/NaN and infinity": "blocks are added up by a product, in which infinity times 0 is NaN",
+    "eager functions/shape on a mesh": "Dask reshapes only what merges or splits evenly",
+    "eager functions/matrices on a mesh": "cholesky of padding raises instead of giving NaN",
+    "precision/bfloat16": "the array API has no 16-bit floats",
+    "precision/float16": "the array API has no 16-bit floats",
+}
+"""What Dask, or the shared kernels on it, cannot do."""
+
 
 @hookimpl
 def mithril_backends() -> Sequence[BackendSpec]:
@@ -21,6 +31,7 @@ def mithril_backends() -> Sequence[BackendSpec]:
             api=(2, 2),
             requires=("dask>=2025.1", "array-api-compat>=1.9"),
             summary="Lazy arrays of Dask, computed at the end of each program",
+            known_gaps=GAPS,
         )
     ]
 

@@ -1,0 +1,65 @@
+"""Kernels that plugins bring for ops of the core, given to a backend as it is opened.
+
+A kernel's own module is imported when the kernel first runs, so that one which cannot be imported
+harms only those who compute with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from mithril.plugins.extensions import PluginEntry, list_plugins, load_kernel
+from mithril.plugins.kernels import PluginKernel
+
+
+def add_plugin_kernels(backend: str) -> None:
+    """Give ops of the core those kernels on a backend that installed plugins bring.
+
+    Args:
+        backend: its name.
+
+    Raises:
+        OptionError: two plugins bring a kernel for one op, or one for an op that cannot have it.
+    """
+    for entry in list_plugins():
+        for kernel in entry.kernels:
+            if kernel.backend == backend:
+                _add(entry, kernel)
+
+
+def remove_plugin_kernels(entry: PluginEntry) -> None:
+    """Take the kernels that a plugin brought back, as far as they are in use.
+
+    Args:
+        entry: the plugin.
+    """
+    from mithril.ops.own_kernel import list_kernels, remove_kernel
+
+    for kernel in entry.kernels:
+        if list_kernels(kernel.backend).get(kernel.op) == _say_origin(entry):
+            remove_kernel(kernel.op, backend=kernel.backend)
+
+
+def _add(entry: PluginEntry, kernel: PluginKernel) -> None:
+    from mithril.ops.own_kernel import add_kernel  # with NumPy, which lists do without
+
+    function, origin = _load_late(entry, kernel), _say_origin(entry)
+    add_kernel(kernel.op, kernel.backend, function, entry.name, origin)
+
+
+def _say_origin(entry: PluginEntry) -> str:
+    return f"plugin '{entry.name}' of {entry.distribution}"
+
+
+def _load_late(entry: PluginEntry, kernel: PluginKernel) -> Callable[..., Any]:
+    @cache
+    def load() -> Callable[..., Any]:
+        function: Callable[..., Any] = load_kernel(entry, kernel)
+        return function
+
+    def run(*operands: Any, **attributes: Any) -> Any:
+        return load()(*operands, **attributes)
+
+    return run

@@ -1,0 +1,1 @@
+"""A third party that claims what another one has."""

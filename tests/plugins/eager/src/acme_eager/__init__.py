@@ -1,0 +1,1 @@
+"""A backend on PyTorch as a library of arrays, begun with `mithril backends new`."""

@@ -1,0 +1,1 @@
+"""A third party whose package is half there."""
