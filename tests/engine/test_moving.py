@@ -22,8 +22,8 @@ def boxes(draw: st.DrawFn) -> tuple[Shape, list[Box]]:
         box = found.pop(draw(st.integers(0, len(found) - 1)))
         axis = draw(st.integers(0, len(shape) - 1))
         cut = draw(st.integers(box[axis].start, box[axis].stop))
-        for part in (slice(box[axis].start, cut), slice(cut, box[axis].stop)):
-            found.append((*box[:axis], part, *box[axis + 1 :]))
+        parts = (slice(box[axis].start, cut), slice(cut, box[axis].stop))
+        found += [(*box[:axis], part, *box[axis + 1 :]) for part in parts]
     return shape, draw(st.lists(st.sampled_from(found), unique_by=str))
 
 
