@@ -99,7 +99,7 @@ def test_a_kernel_that_returns_something_else_is_named(case: str) -> None:
 
 
 def test_a_kernel_that_raises_is_named() -> None:
-    text = r"^kernel 'relu' of backend 'faulty' raises ZeroDivisionError: chip on fire; its operands are float32\[2, 4\]; mend the kernel, or leave it out"  # fmt: skip
+    text = r"^kernel 'relu' of backend 'faulty' raises ZeroDivisionError: chip on fire; its operands are float32\[2, 4\]; mend the kernel, register your own in its place, or leave it out"  # fmt: skip
     with pytest.raises(BackendError, match=text + IN_ACT) as error:
         evaluate(with_kernel("relu", burn))
     assert isinstance(error.value.__cause__, ZeroDivisionError)

@@ -122,7 +122,8 @@ class KernelChecks:
         """Return the error of a kernel, or of what makes one, that raises."""
         return FaultyBackendError(
             f"{self.name(node)} raises {type(error).__name__}: {error}; its operands are "
-            f"{_types_of(node)}; mend the kernel, or leave it out{_suffix(node)}"
+            f"{_types_of(node)}; mend the kernel, register your own in its place, or leave it out"
+            f"{_suffix(node)}"
         )
 
     def name(self, node: Node) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from traceback import walk_tb
 
 from mithril.errors import BackendError, FaultyBackendError, MithrilError
 from mithril.testing.levels import Level
@@ -127,19 +128,27 @@ def _try(check: Check, target: Target, level: Level) -> Outcome:
     except AssertionError as error:
         return Outcome(Status.wrong, str(error) or "an assertion of the backend fails")
     except Exception as error:  # whatever a plugin raises
-        return Outcome(Status.failed, describe_error(error))
+        package = type(target.engine).__module__.partition(".")[0]
+        return Outcome(Status.failed, describe_error(error, package))
 
 
-def describe_error(error: Exception) -> str:
-    """Return an error and where it was raised, in one line."""
+def describe_error(error: Exception, package: str = "") -> str:
+    """Return an error and where it was raised, in one line.
+
+    Args:
+        error: what a check raised.
+        package: of the backend: its own last line on the way is named, too.
+    """
     text = " ".join(str(error).split())
-    place = ""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    if frame is not None and not isinstance(error, MithrilError):
-        place = f" ({frame.tb_frame.f_code.co_filename.rpartition('/')[2]}:{frame.tb_lineno})"
-    return f"{type(error).__name__}: {text}{place}"
+    places, own = [], ""
+    for frame, line in walk_tb(error.__traceback__):
+        places.append(f"{frame.f_code.co_filename.rpartition('/')[2]}:{line}")
+        if package and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+            own = places[-1]
+    if not places or isinstance(error, MithrilError):
+        return f"{type(error).__name__}: {text}"
+    called = f", called at {own}" if own not in ("", places[-1]) else ""
+    return f"{type(error).__name__}: {text} ({places[-1]}{called})"
 
 
 def with_gap(result: Result, reason: str) -> Result:

@@ -51,7 +51,6 @@ def scatter_add(op: ops.ScatterAdd, types: Types, xp: ModuleType) -> Run:
     dtype = result.dtype.numpy
     accumulate = accumulator(result.dtype)
     small = rows <= _MATMUL_ROWS and result.dtype.is_float
-    add = _add_by_product if small else _add_by_sorting
     flat = (count, math.prod(result.shape[1:]))
 
     def run(ids: Any, updates: Any, offset: Any = None) -> Any:
@@ -65,6 +64,8 @@ def scatter_add(op: ops.ScatterAdd, types: Types, xp: ModuleType) -> Run:
             ids, outside = _local(ids, offset, rows, xp)
             inside = ~outside
             ids, updates = ids[inside], updates[inside]
+        # In a product, infinity of one row times the 0 of another would be NaN there.
+        add = _add_by_product if small and np.isfinite(updates).all() else _add_by_sorting
         total = add(ids, updates, rows, xp)
         return xp.asarray(xp.reshape(total, result.shape), dtype=dtype)
 

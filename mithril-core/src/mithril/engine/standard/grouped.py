@@ -6,7 +6,7 @@ from typing import Any
 
 from mithril import ops
 from mithril.engine.kernel_table import Run, Types
-from mithril.engine.standard.index import mark
+from mithril.engine.standard.index import add_marked, mark
 from mithril.engine.standard.namespace import ArrayNamespace, dtype_in, widen
 from mithril.engine.standard.table import kernel
 from mithril.types import DType
@@ -53,6 +53,7 @@ def grouped_outer(op: ops.GroupedOuter, types: Types, xp: ArrayNamespace) -> Run
         ids = xp.astype(xp.reshape(ids, (shapes[0][0],)), dtype_in(xp, DType.int64), copy=False)
         chosen = xp.permute_dims(mark(ids, op.entries, wide, xp), (1, 0))
         flat = xp.reshape(products, (shapes[0][0], shapes[0][2] * shapes[1][2]))
-        return xp.astype(xp.reshape(xp.matmul(chosen, flat), result.shape), dtype, copy=False)
+        made = add_marked(chosen, flat, result.dtype.is_float, xp)
+        return xp.astype(xp.reshape(made, result.shape), dtype, copy=False)
 
     return run

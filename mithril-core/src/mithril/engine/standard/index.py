@@ -63,7 +63,8 @@ def scatter_add(op: ops.ScatterAdd, types: Types, xp: ArrayNamespace) -> Run:
         for start in range(0, count, step):
             part = slice(start, min(start + step, count))
             chosen = mark(local[part], rows, wide, xp)
-            total = total + xp.matmul(xp.permute_dims(chosen, (1, 0)), updates[part, :])
+            turned = xp.permute_dims(chosen, (1, 0))
+            total = total + add_marked(turned, updates[part, :], result.dtype.is_float, xp)
         return xp.astype(xp.reshape(total, result.shape), dtype, copy=False)
 
     return run
@@ -108,6 +109,29 @@ def mark(ids: Any, classes: int, dtype: Any, xp: ArrayNamespace) -> Any:
     """Return 1 where an id is the number of the column, [*ids.shape, classes]."""
     columns = xp.arange(classes, dtype=ids.dtype)
     return xp.astype(xp.expand_dims(ids, axis=-1) == columns, dtype)
+
+
+def add_marked(marks: Any, values: Any, is_float: bool, xp: ArrayNamespace) -> Any:
+    """Return marks @ values, of marks 0 and 1: what is not marked adds nothing, infinite or not.
+
+    A product of 0 and infinity is NaN, so sums of what is finite are apart from the rest.
+
+    Args:
+        marks: [rows, count].
+        values: [count, width], of the dtype of the marks.
+        is_float: whether they may be infinite or NaN.
+        xp: the array namespace.
+    """
+    if not is_float:
+        return xp.matmul(marks, values)
+    zero, odd = xp.zeros_like(values), xp.logical_not(xp.isfinite(values))
+    total = xp.matmul(marks, xp.where(odd, zero, values))
+    for sign, others in ((1, values < zero), (-1, values > zero)):  # NaN counts as both: inf - inf
+        chosen = xp.logical_and(odd, xp.logical_not(others))
+        count = xp.matmul(marks, xp.astype(chosen, values.dtype))
+        endless = xp.zeros_like(total) + sign * math.inf
+        total = total + xp.where(count > 0, endless, xp.zeros_like(total))
+    return total
 
 
 def keep_where(wanted: Any, rows: Any, xp: ArrayNamespace) -> Any:

@@ -30,8 +30,10 @@ A library without the extension has no such kernels, and a plan with such an op 
 class ArrayNamespace(Protocol):
     """A namespace of arrays, such as the module `numpy`: functions as the standard has them.
 
-    Beside them it has the dtypes that its engine lists in `dtypes`, under Mithril's names, as
-    `xp.float32`; its arrays have `shape`, `dtype`, the operators, and slices as indices.
+    `ArrayNamespace.__annotations__` lists the functions. Beside them it has the dtypes that its
+    engine lists in `dtypes`, under Mithril's names, as `xp.float32`; its arrays have `shape`,
+    `dtype`, the operators, and slices as indices. Kernels that count, index or draw random bits do
+    so in int64, which has to hold 64 bits: in JAX the option `jax_enable_x64` is needed for that.
     """
 
     abs: Function

@@ -41,7 +41,7 @@ def bind_namespace(xp: ArrayNamespace) -> dict[str, Kernel]:
         xp: the namespace, such as the module `numpy`; `ArrayNamespace` says what it has to have.
 
     >>> import numpy as np
-    >>> from mithril import ops
+    >>> from mithril.spi import ops
     >>> bind_namespace(np)["tanh"](ops.Tanh(), [])(0.0)
     np.float64(0.0)
     """

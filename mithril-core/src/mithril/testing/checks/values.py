@@ -10,6 +10,7 @@ import numpy as np
 
 from mithril import ops
 from mithril.engine import Engine
+from mithril.errors import listing
 from mithril.ir import Op
 from mithril.testing.arrays import floats
 from mithril.testing.cases import Case
@@ -44,6 +45,7 @@ OTHERS = [NAN, 2.0, 3.0, -1.0, INF, INF, -INF, NAN, 0.0, -0.0]
 FINITE = [1.0, 3.0, -2.0, 3.0, 0.0, -2.0]
 LARGE = [1e4, -1e4, 80.0, -80.0, 0.0, 1e-30]
 TABLE, IDS = floats(3, 4).astype(np.float32), np.array([2, 3, 0, -1], np.int32)
+AGAIN = np.array([1, 2, 1], np.int32)
 BY_NAN = (
     ops.Add(), ops.Subtract(), ops.Multiply(), ops.Maximum(), ops.Minimum(), ops.Equal(),
     ops.NotEqual(), ops.Less(), ops.LessEqual(), ops.Greater(), ops.GreaterEqual(), ops.Divide(),
@@ -110,6 +112,7 @@ EDGES: dict[str, list[Edge]] = {
         ),
         Edge(ops.Pad((0,), (2,), (0,)), _array(ODD)),
         Edge(ops.GroupedOuter(3), lambda: infinite("float32")),
+        Edge(ops.ScatterAdd(3), lambda: (AGAIN, np.array(ODD[:9], np.float32).reshape(3, 3))),
     ],
     "ties": [
         *(
@@ -175,11 +178,16 @@ def check_edge(name: str, target: Target, level: Level) -> Outcome:
             missing.append(op.name)
         elif all(array.dtype.name in engine.dtypes for array in arrays):
             chosen.append((op, arrays))
+    failing = []
     for op, arrays in chosen if _differ(engine, chosen) else ():
         with np.errstate(all="ignore"):
             difference = judge_op(engine, op, arrays)
         if difference:
-            raise Mismatch(str(Failing(op, arrays, difference)))
+            failing.append(Failing(op, arrays, difference))
+    if failing:
+        others = dict.fromkeys(case.op.name for case in failing[1:])
+        more = f"; wrong as well: {listing(others)}" if others else ""
+        raise Mismatch(f"{len(failing)} of {len(chosen)} cases: {failing[0]}{more}")
     if missing:
         raise Missing(f"no kernel and no expansion for {', '.join(missing)}")
     return Outcome(note=f"{len(chosen)} cases")

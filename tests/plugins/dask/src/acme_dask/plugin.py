@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 GAPS = {
     "values/empty": "Dask has no largest element of an array without elements along the rest",
-    "values/NaN and infinity": "blocks are added up by a product, in which infinity times 0 is NaN",
     "eager functions/shape on a mesh": "Dask reshapes only what merges or splits evenly",
     "eager functions/matrices on a mesh": "cholesky of padding raises instead of giving NaN",
     "precision/bfloat16": "the array API has no 16-bit floats",
