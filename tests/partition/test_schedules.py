@@ -230,7 +230,8 @@ def test_more_than_may_be_held_is_refused() -> None:
         (
             ("gpie", 2, 2),
             "pipeline schedule 'gpie' does not exist; did you mean 'gpipe'?; known: 'gpipe', "
-            "'1f1b', 'interleaved', 'zb-h1', and tables in files whose names end in .csv",
+            "'1f1b', 'interleaved', 'zb-h1', tables in files whose names end in .csv, and those of "
+            "plugins, such as 'acme.zigzag'",
         ),
         (("1f1b", 0, 2), "a pipeline of 0 devices does nothing; give at least 1"),
         (("1f1b", 2, 2, 2), "schedule '1f1b' has one chunk a device, not 2; use 'interleaved'"),

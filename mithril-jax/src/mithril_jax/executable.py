@@ -54,14 +54,16 @@ class JaxExecutable:
         pairs = pair_donated(program, donate)
         first = output_order(program) if program.mesh.size == 1 else own
         order = order_outputs(program, first, pairs)
-        self._restore_order = None if order == own else _make_picker(np.argsort(order).tolist())
+        self._restore_order = None if order == own else np.argsort(order).tolist()
+        self._order_outputs = _make_picker(self._restore_order) if self._restore_order else None
         self._flagged = needs_flag(program, devices.platform) if flagged is None else flagged
         # XLA:CPU starts what an input makes ready before it takes the next one. What is given up
         # comes first, so that all that one gradient updates is computed while that is in a cache.
         given_up = name_donations(program, donate, pairs)
         count = len(program.inputs) + self._flagged
         entered = [*given_up, *(i for i in range(count) if i not in given_up)]
-        self._order_inputs = None if entered == sorted(entered) else _make_picker(entered)
+        self._enter_order = None if entered == sorted(entered) else entered
+        self._order_inputs = _make_picker(entered) if self._enter_order else None
         back = np.argsort(entered).tolist()
 
         def run(*inputs: Any) -> list[Any]:
@@ -93,8 +95,8 @@ class JaxExecutable:
     def run_compiled(self, run: Callable[..., Any], inputs: Sequence[jax.Array]) -> list[jax.Array]:
         """Return the results of a compiled form of the program, in the order of its outputs."""
         results: list[jax.Array] = run(*self._enter(inputs))
-        if self._restore_order is not None:
-            results = list(self._restore_order(results))
+        if self._order_outputs is not None:
+            results = list(self._order_outputs(results))
         if self._is_capped and results:
             self._wait_for_earlier(results[0])
         return results

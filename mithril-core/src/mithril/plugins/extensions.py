@@ -185,9 +185,21 @@ def unregister_plugin(namespace: str) -> None:
         return
     unregister(entry.plugin)
     if entry.kernels:
-        from mithril.plugins.plugin_kernels import remove_plugin_kernels  # it imports this module
+        _remove_kernels(entry)
 
-        remove_plugin_kernels(entry)
+
+def _remove_kernels(entry: PluginEntry) -> None:
+    """Take the kernels that a plugin brought back, as far as they are in use."""
+    from mithril.ops.own_kernel import list_kernels, remove_kernel  # with NumPy
+
+    for kernel in entry.kernels:
+        if list_kernels(kernel.backend).get(kernel.op) == name_owner(entry):
+            remove_kernel(kernel.op, backend=kernel.backend)
+
+
+def name_owner(entry: PluginEntry) -> str:
+    """Return whose the kernels of a plugin are, for plans and messages."""
+    return f"plugin '{entry.name}' of {entry.distribution}"
 
 
 def require_plugin(namespace: str) -> PluginEntry:

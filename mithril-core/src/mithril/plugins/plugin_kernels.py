@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from mithril.plugins.extensions import PluginEntry, list_plugins, load_kernel
+from mithril.plugins.extensions import PluginEntry, list_plugins, load_kernel, name_owner
 from mithril.plugins.kernels import PluginKernel
 
 
@@ -29,28 +29,11 @@ def add_plugin_kernels(backend: str) -> None:
                 _add(entry, kernel)
 
 
-def remove_plugin_kernels(entry: PluginEntry) -> None:
-    """Take the kernels that a plugin brought back, as far as they are in use.
-
-    Args:
-        entry: the plugin.
-    """
-    from mithril.ops.own_kernel import list_kernels, remove_kernel
-
-    for kernel in entry.kernels:
-        if list_kernels(kernel.backend).get(kernel.op) == _say_origin(entry):
-            remove_kernel(kernel.op, backend=kernel.backend)
-
-
 def _add(entry: PluginEntry, kernel: PluginKernel) -> None:
     from mithril.ops.own_kernel import add_kernel  # with NumPy, which lists do without
 
-    function, origin = _load_late(entry, kernel), _say_origin(entry)
+    function, origin = _load_late(entry, kernel), name_owner(entry)
     add_kernel(kernel.op, kernel.backend, function, entry.name, origin)
-
-
-def _say_origin(entry: PluginEntry) -> str:
-    return f"plugin '{entry.name}' of {entry.distribution}"
 
 
 def _load_late(entry: PluginEntry, kernel: PluginKernel) -> Callable[..., Any]:
