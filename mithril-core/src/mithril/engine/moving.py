@@ -12,7 +12,7 @@ from mithril.plan.timetable import Chunk, Transfer
 
 Arrival = tuple[Chunk, Any]
 """A chunk and its values."""
-Piece = tuple[Box, Any]
+PlacedPart = tuple[Box, Any]
 """A place, and what stands there."""
 
 
@@ -57,7 +57,7 @@ def put_together(
 
 
 def _join(
-    pieces: Sequence[Piece], shape: tuple[int, ...], dtype: Any, xp: ModuleType, axis: int
+    pieces: Sequence[PlacedPart], shape: tuple[int, ...], dtype: Any, xp: ModuleType, axis: int
 ) -> Any:
     """Return an array of pieces that fill all axes before one.
 
