@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -176,17 +177,21 @@ LOOPBACK = {
 }
 
 
+def open_files(pid: int) -> list[str]:
+    """Return what a process has open; a file that it closes while they are listed is left out."""
+    files = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            files.append(str(link.readlink()))
+    return files
+
+
 def listening(pids: set[int]) -> set[str]:
     """Return the hexadecimal addresses at which processes listen.
 
     The system's table is read in pieces: while other sockets come and go a row may be missed.
     """
-    sockets = {
-        str(entry.readlink())
-        for pid in pids
-        for entry in Path(f"/proc/{pid}/fd").iterdir()
-        if entry.is_symlink()
-    }
+    sockets = {file for pid in pids for file in open_files(pid)}
     found = set()
     for table in ("tcp", "tcp6"):
         for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:

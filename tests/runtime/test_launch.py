@@ -31,6 +31,7 @@ from tests.runtime.jobs import (
     exists,
     is_alive,
     launcher,
+    open_files,
     pids,
     program,
     ranks,
@@ -345,8 +346,9 @@ class TestLauncherStops:
         """Neither launcher nor watchdog has a socket; those of the ranks are the backend's."""
         with launcher(tmp_path, SHOW + SLEEP) as process:
             read_pids(process, 1)
-            folders = (Path(f"/proc/{pid}/fd") for pid in (process.pid, watchdog_of(process)))
-            files = [str(link.readlink()) for folder in folders for link in folder.iterdir()]
+            files = [
+                file for pid in (process.pid, watchdog_of(process)) for file in open_files(pid)
+            ]
             process.terminate()
             process.communicate(timeout=LONG)
         assert len(files) > 6

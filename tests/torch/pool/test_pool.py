@@ -17,6 +17,7 @@ from mithril_torch.executors.pool.messages import SMALL
 from mithril_torch.executors.pool.remote_array import Part
 
 from tests.profiles import quick
+from tests.runtime.jobs import open_files
 from tests.torch.pool.programs import SUM, SourceMap, load
 
 SAME = "def run(inputs): return list(inputs)"
@@ -292,8 +293,8 @@ def test_nothing_listens_beyond_loopback(pool: Pool):
     pool.run(load(pool, SUM), [pool.put([np.ones(3)])], 1)
     inodes = set()
     for pid in pool.pids:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            found = re.fullmatch(r"socket:\[(\d+)\]", str(link.readlink()))
+        for file in open_files(pid):
+            found = re.fullmatch(r"socket:\[(\d+)\]", file)
             inodes |= {found[1]} if found else set()
     listening = []
     for table in ("tcp", "tcp6", "udp", "udp6"):
