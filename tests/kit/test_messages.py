@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+import pytest
 from mithril.testing.check import describe_error
+from mithril.testing.checks.ops import FLOAT64_ALONE
+from mithril.testing.compare import describe_difference
 
 from tests.kit.faulty import write_faulty
 from tests.plugin_packages import mithril
@@ -21,6 +25,51 @@ def test_all_ops_that_are_wrong_at_an_edge_are_named(tmp_path: Path) -> None:
     assert "2 of 37 cases: " in done.stdout
     assert "smallest failing case: tanh of float32[10]" in done.stdout
     assert "; wrong as well: 'relu'" in done.stdout
+
+
+BURNS = """
+def burn(*_):
+    raise TypeError("no such\\n  dtype")
+replace('relu', burn); replace('tanh', burn); replace('sin', lambda x: x)
+"""
+
+
+def test_what_several_checks_fail_for_is_said_once_more(tmp_path: Path) -> None:
+    write_faulty(tmp_path, BURNS)
+    done = mithril("backends", "check", "faulty", "--level", "smoke", path=tmp_path)
+    lines = done.stdout.splitlines()
+    at = lines.index("causes of several")
+    causes = lines[at + 1 : -1]
+    assert len(causes) == 1, causes
+    faults = int(causes[0].split()[2])
+    assert causes[0].split(maxsplit=5)[3:] == ["that", "fail", "TypeError: no such dtype"]
+    assert int(causes[0].split()[0]) == faults - 1, "all but ops/sin"
+    (relu,) = [line for line in lines if line.startswith("  relu")]
+    assert "raises TypeError: no such dtype; its operands are float32" in relu
+
+
+@pytest.mark.parametrize("group", ["ops", "gradients"])
+def test_float64_that_is_computed_in_less_is_told(group: str, tmp_path: Path) -> None:
+    def list_causes(fault: str) -> set[str | None]:
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        write_faulty(folder, fault)
+        asked = ("backends", "check", "faulty", "--level", "basic", "-k", f"{group}/[et][xa]*")
+        report = json.loads(mithril(*asked, "--json", path=folder).stdout)
+        wrong = {row["id"]: row["cause"] for row in report["results"] if not row["good"]}
+        assert {f"{group}/exp"} <= wrong.keys()
+        return set(wrong.values())
+
+    narrow = "lambda y: y.astype(np.float32).astype(y.dtype)"
+    assert list_causes(f"wrap('exp', {narrow}); wrap('tanh', {narrow})") == {FLOAT64_ALONE}
+    assert list_causes("wrap('exp', lambda y: y * y.dtype.type(1.1))") == {None}
+
+
+def test_numbers_that_differ_are_written_so() -> None:
+    found, expected = np.array([1.0]), np.array([1.0 + 2e-7])
+    assert describe_difference(found, expected).endswith(": 1, not 1.0000002")
+    same = np.array([np.nan]), np.array([1.0])
+    assert describe_difference(*same) == "wrong at [0]: nan, not 1"
 
 
 def test_an_error_names_the_last_line_of_the_backend() -> None:

@@ -107,6 +107,24 @@ OF_FEATURES = {
         "wrap('random_bits', lambda y: np.full_like(y, 7))",
         "random/Dropout", Status.wrong, "1 distinct values of 70, where NumPy has 2",
     ),
+    "results are computed when they are read": (
+        "from functools import cache\n"
+        "def lower(self, program, donate=()):\n"
+        "    run = LockstepExecutable(program, self.kernel_table, np, checks=self.kernel_checks)\n"
+        "    def later(inputs, observe=None):\n"
+        "        made = cache(lambda: run(inputs))\n"
+        "        return [lambda at=at: made()[at] for at, _ in enumerate(program.outputs)]\n"
+        "    return later\n"
+        "right = Faulty.shard\n"
+        "Faulty.shard = lambda self, x, *where: right(self, x() if callable(x) else x, *where)\n"
+        "Faulty.lower = lower",
+        "engine/wait_for", Status.wrong, "it computes when it is read; have Engine.wait_for",
+    ),
+    "a kernel that an expansion needs raises": (
+        "def burn(*_): raise ZeroDivisionError('chip on fire')\n"
+        "replace('erf', burn); del KERNELS['gelu']",
+        "ops/gelu", Status.wrong, "kernel 'erf' of backend 'faulty' raises ZeroDivisionError",
+    ),
 }  # fmt: skip
 
 

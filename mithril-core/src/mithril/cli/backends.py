@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 JSON_SCHEMA = 1
 CANNOT_OPEN = 3
 NAMES_SHOWN = 8
+RUN_WITHOUT_KERNEL = frozenset({"axis_index", "checkpoint", "repeat", "wait"})
+"""Ops that what runs a program runs itself, or that are taken out before."""
 OPTION = ("name", "type", "default")
 PATIENCE = 20
 """Seconds that modules of plugins may take to load."""
@@ -213,13 +215,17 @@ def _description(entry: BackendEntry) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Abilities:
-    """What an opened backend offers; `absent` and `without_kernel` are what others have."""
+    """What an opened backend offers; `absent` and `without_kernel` are what others have.
+
+    Of those without a kernel, the ones in `missing` have no expansion either.
+    """
 
     devices: list[str]
     capabilities: list[str]
     absent: list[str]
     kernels: list[str]
     without_kernel: list[str]
+    missing: list[str]
     facts: dict[str, str]
     plugin_kernels: dict[str, str]
     hardware: dict[str, str]
@@ -236,32 +242,44 @@ def _open(entry: BackendEntry, options: Mapping[str, object]) -> Abilities:
     import mithril.ops  # noqa: F401 - fills the registry, whatever the engine imports
     from mithril.cost import find_hardware
     from mithril.cost.profiles.store import list_stored
-    from mithril.ir import registry
     from mithril.mesh import Mesh
     from mithril.ops.collective import collectives
-    from mithril.ops.own_kernel import KernelOp, list_kernels
+    from mithril.ops.own_kernel import list_kernels
 
     started = time.perf_counter()
     engine = open_entry(entry, Mesh(), options)
     seconds = time.perf_counter() - started
-    # Collectives are capabilities, shown in a row of their own.
-    known = {
-        name
-        for name, op in registry().items()
-        if not (op.is_collective or issubclass(op, KernelOp))
-    }
+    known, expanded = _list_ops()
     return Abilities(
         list(engine.devices),
         sorted(engine.capabilities),
         sorted(collectives().keys() - engine.capabilities),
         sorted(known & engine.kernels),
         sorted(known - engine.kernels),
+        sorted(known - expanded - engine.kernels),
         dict(engine.facts),
         dict(list_kernels(entry.name)),
         _describe_hardware(find_hardware(engine)),
         [_say_stored(stored) for stored in list_stored(engine)],
         round(seconds, 3),
     )
+
+
+def _list_ops() -> tuple[set[str], set[str]]:
+    """Return the ops that an engine may have a kernel for, and those that have an expansion.
+
+    Collectives are capabilities, shown in a row of their own.
+    """
+    from mithril.ir import Op, registry
+    from mithril.ops.own_kernel import KernelOp
+
+    known = {
+        name: op
+        for name, op in registry().items()
+        if op.has_kernel and not (op.is_collective or issubclass(op, KernelOp))
+    }
+    expanded = {name for name, op in known.items() if op.expand is not Op.expand}
+    return known.keys() - RUN_WITHOUT_KERNEL, expanded
 
 
 def _describe_hardware(found: Hardware) -> dict[str, str]:
@@ -297,7 +315,9 @@ def _list_abilities(found: Abilities) -> Iterator[str]:
     yield _line("capabilities", " ".join(found.capabilities) + _without(found.absent))
     with_kernel = len(found.kernels)
     of = with_kernel + len(found.without_kernel)
-    yield _line("operators", f"{with_kernel} of {of} have a kernel{_without(found.without_kernel)}")
+    expanded = [name for name in found.without_kernel if name not in found.missing]
+    kernels = f"{with_kernel} of {of} have a kernel"
+    yield _line("operators", kernels + _without(expanded, "expanded") + _without(found.missing))
     yield from (_line(f"op {op}", f"by {who}") for op, who in found.plugin_kernels.items())
     yield from (_line(name, text) for name, text in found.facts.items())
     yield _line("hardware", _say_hardware(found.hardware))
@@ -330,10 +350,10 @@ def _describe(option: Field[object]) -> tuple[str, str, str | None]:
     return option.name, kind, None if option.default is MISSING else repr(option.default)
 
 
-def _without(absent: Iterable[str]) -> str:
+def _without(absent: Iterable[str], what: str = "without") -> str:
     names = list(absent)
     more = f", and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return f"   (without: {', '.join(names[:NAMES_SHOWN])}{more})" if names else ""
+    return f"   ({what}: {', '.join(names[:NAMES_SHOWN])}{more})" if names else ""
 
 
 def _line(label: str, text: str) -> str:

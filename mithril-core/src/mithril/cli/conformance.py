@@ -66,7 +66,9 @@ def check(
     if as_json:
         typer.echo(report.to_json())
     else:
-        typer.echo("\n".join([*report.describe_speed(), report.summary()]))
+        typer.echo(
+            "\n".join([*report.describe_causes(), *report.describe_speed(), report.summary()])
+        )
     if html is not None:
         html.write_text(report.to_html(), encoding="utf-8")
     if not report.is_good:

@@ -36,10 +36,14 @@ def is_checking() -> bool:
 
 
 @contextmanager
-def checking() -> Iterator[None]:
-    """Have everything looked at, as with `MITHRIL_CHECK=1`, of what is opened and run within."""
+def checking(is_on: bool = True) -> Iterator[None]:
+    """Have everything looked at, as with `MITHRIL_CHECK=1`, of what is opened and run within.
+
+    Args:
+        is_on: False for nothing, as without the variable.
+    """
     before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = "1"
+    os.environ[VARIABLE] = "1" if is_on else "0"
     try:
         yield
     finally:
@@ -119,9 +123,10 @@ class KernelChecks:
         return f" ('{unknown[0]}' is no dtype of Mithril; Engine.dtype_name says what it is called)"
 
     def explain(self, node: Node, error: Exception) -> FaultyBackendError:
-        """Return the error of a kernel, or of what makes one, that raises."""
+        """Return the error of a kernel, or of what makes one, that raises; in one line."""
+        text = " ".join(str(error).split())
         return FaultyBackendError(
-            f"{self.name(node)} raises {type(error).__name__}: {error}; its operands are "
+            f"{self.name(node)} raises {type(error).__name__}: {text}; its operands are "
             f"{_types_of(node)}; mend the kernel, register your own in its place, or leave it out"
             f"{_suffix(node)}"
         )

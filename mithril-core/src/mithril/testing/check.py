@@ -44,14 +44,25 @@ class Outcome:
     Args:
         status: the verdict.
         note: how much was tried, or what is wrong.
+        cause: what other checks that fail may have in common with it; empty if nothing is known.
     """
 
     status: Status = Status.ok
     note: str = ""
+    cause: str = ""
 
 
 class Mismatch(AssertionError):  # noqa: N818 - it is a finding, and no error of the kit
-    """A backend made something else than it should; the text says what, and on which input."""
+    """A backend made something else than it should; the text says what, and on which input.
+
+    Args:
+        text: what.
+        cause: what other checks may have in common with it; see `Outcome`.
+    """
+
+    def __init__(self, text: str, cause: str = "") -> None:
+        super().__init__(text)
+        self.cause = cause
 
 
 class Missing(Exception):  # noqa: N818 - it says what is so, and is no error of the kit
@@ -119,17 +130,26 @@ def _try(check: Check, target: Target, level: Level) -> Outcome:
     try:
         return check.run(target, level) or Outcome()
     except FaultyBackendError as error:  # found where it was made
-        return Outcome(Status.wrong, str(error))
+        return Outcome(Status.wrong, str(error), _say_cause(error.__cause__))
     except Missing as error:
         return Outcome(Status.missing, str(error))
     except BackendError as error:
         status = Status.missing if NO_KERNEL in str(error) else Status.failed
         return Outcome(status, describe_error(error))
+    except Mismatch as error:
+        return Outcome(Status.wrong, str(error), error.cause)
     except AssertionError as error:
         return Outcome(Status.wrong, str(error) or "an assertion of the backend fails")
     except Exception as error:  # whatever a plugin raises
         package = type(target.engine).__module__.partition(".")[0]
-        return Outcome(Status.failed, describe_error(error, package))
+        return Outcome(Status.failed, describe_error(error, package), _say_cause(error))
+
+
+def _say_cause(error: BaseException | None) -> str:
+    """Return what a library says, in one line; empty for nothing, and for errors of Mithril."""
+    if error is None or isinstance(error, MithrilError):
+        return ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def describe_error(error: Exception, package: str = "") -> str:

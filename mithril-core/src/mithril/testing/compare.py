@@ -47,4 +47,17 @@ def _describe_values(found: np.ndarray, expected: np.ndarray, dtype: DType) -> s
     worst = np.unravel_index(int(distance.argmax()), found.shape)
     place = f" at {[int(i) for i in worst]}" if worst else ""
     much = f"off by {distance[worst]:.3g}" if np.isfinite(distance[worst]) else "wrong"
-    return f"{much}{place}: {found[worst]:.6g}, not {expected[worst]:.6g}"
+    return f"{much}{place}: {', not '.join(write_apart(found[worst], expected[worst]))}"
+
+
+def write_apart(found: object, expected: object) -> tuple[str, str]:
+    """Return two numbers with six digits, or with as many more as tell them apart.
+
+    >>> write_apart(1 / 3, 0.5), write_apart(1 / 3, 1 / 3 + 1e-8)
+    (('0.333333', '0.5'), ('0.33333333', '0.33333334'))
+    """
+    for digits in range(6, 18):
+        texts = f"{found:.{digits}g}", f"{expected:.{digits}g}"
+        if texts[0] != texts[1]:
+            break
+    return texts

@@ -13,6 +13,7 @@ from mithril.testing.speed import Speed, describe_speed
 
 JSON_SCHEMA = 1
 NAME_WIDTH, STATUS_WIDTH = 24, 9
+CAUSES_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,27 @@ class Report:
                 group = result.check.group
                 lines.append(group)
             lines.append(describe_result(result))
-        return "\n".join([*lines, *self.describe_speed(), self.summary()])
+        return "\n".join([*lines, *self.describe_causes(), *self.describe_speed(), self.summary()])
+
+    def describe_causes(self) -> list[str]:
+        """Return a line for each cause that several checks fail for, the most frequent one first.
+
+        >>> from mithril.testing.check import Check, Outcome, Status
+        >>> found = [Outcome(Status.wrong, "…", "TypeError: no dtype")] * 2
+        >>> checks = [Check("ops", name, lambda target, level: None) for name in ("sum", "prod")]
+        >>> results = [Result(*pair) for pair in zip(checks, found, strict=True)]
+        >>> report = Report("npu", "cpu", Level.smoke, "Mesh()", results)
+        >>> print(*report.describe_causes(), sep=chr(10))
+        causes of several
+          2 of 2 that fail       TypeError: no dtype
+        """
+        causes = Counter(result.outcome.cause for result in self.faults if result.outcome.cause)
+        rows = [
+            f"  {f'{count} of {len(self.faults)} that fail':<{NAME_WIDTH - 2}} {cause}"
+            for cause, count in causes.most_common(CAUSES_SHOWN)
+            if count > 1
+        ]
+        return ["causes of several", *rows] if rows else []
 
     def describe_speed(self) -> list[str]:
         """Return the lines of the table of speed; none where it was not measured."""
@@ -83,6 +104,7 @@ class Report:
                 "id": result.check.id,
                 "status": result.outcome.status.value,
                 "note": result.outcome.note,
+                "cause": result.outcome.cause or None,
                 "gap": result.gap or None,
                 "good": result.is_good,
                 "seconds": round(result.seconds, 3),
@@ -109,7 +131,7 @@ class Report:
             title=escape(f"backend '{self.backend}', level {self.level}"),
             summary=escape(self.summary()),
             rows=rows,
-            speed=escape("\n".join(self.describe_speed())),
+            speed=escape("\n".join([*self.describe_causes(), *self.describe_speed()])),
         )
 
 

@@ -13,12 +13,14 @@ from mithril.testing.checks.models import list_model_checks
 from mithril.testing.checks.ops import list_op_checks
 from mithril.testing.checks.random import list_random_checks
 from mithril.testing.checks.values import list_value_checks
+from mithril.testing.checks.waiting import list_waiting_checks
 
 
 def list_checks() -> list[Check]:
     """Return every check of the kit, in the order in which they are run."""
     return [
         *list_engine_checks(),
+        *list_waiting_checks(),
         *list_op_checks(),
         *list_value_checks(),
         *list_collective_checks(),

@@ -147,7 +147,7 @@ def check_collective(kind: str, target: Target, level: Level) -> Outcome:
                 on = target.open(mesh).engine
                 compare_collective(write_program(mesh, axes, dtype, KINDS[kind]), on, axes)
                 tried += 1
-    return Outcome(note=f"{tried} programs")
+    return Outcome(note=f"{tried} program{'s' * (tried != 1)}")
 
 
 def _choose(mesh: Mesh, level: Level) -> list[tuple[Axes, DType]]:

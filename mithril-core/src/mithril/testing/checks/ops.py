@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from mithril.engine import Engine, KernelNames
-from mithril.errors import BackendError
+from mithril.errors import BackendError, FaultyBackendError
 from mithril.ir import Op
 from mithril.testing.cases import CASES, Case, is_first_of_its_op, with_floats
 from mithril.testing.check import Check, Mismatch, Missing, Outcome, Status, describe_error
@@ -26,6 +26,11 @@ LAST = frozenset({"max_pool_gradient"})
 """Gradient ops that are the end of the line: they refuse to be differentiated again."""
 DIFFERENTIABLE = [case for case in CASES if with_floats(case) and case.op.name not in LAST]
 NARROW = ("bfloat16", "float16")
+FLOAT64_ALONE = (
+    "wrong in float64 alone, right in float32; a library that computes float64 in less is better "
+    "without it in Engine.dtypes"
+)
+"""The cause of a failure that other float dtypes do not have."""
 Wanted = tuple[Case, str | None]
 """A case, and the dtype of its floats; None for float64, as it is written."""
 
@@ -66,6 +71,8 @@ def check_op(name: str, target: Target, level: Level) -> Outcome:
     is_own = name in engine.kernels
     try:
         wrong = _run(engine, chosen, has_gradient=False)
+    except FaultyBackendError:  # a kernel of its own, or of what the op is expanded into
+        raise
     except BackendError as error:
         if is_own:
             raise
@@ -73,9 +80,9 @@ def check_op(name: str, target: Target, level: Level) -> Outcome:
     except Exception as error:
         if not is_own and has_no_expansion(name, engine):
             raise Missing(f"neither a kernel nor an expansion{_say_needed(name)}") from None
-        raise Mismatch(_explain(name, engine, chosen, describe_error(error))) from None
+        raise _explain(name, engine, chosen, describe_error(error)) from None
     if wrong:
-        raise Mismatch(_explain(name, engine, chosen, "; ".join(wrong.values())))
+        raise _explain(name, engine, chosen, "; ".join(wrong.values()))
     note = f"{len(chosen)} case{'s' * (len(chosen) > 1)}"
     return Outcome(Status.ok if is_own else Status.expanded, note)
 
@@ -85,10 +92,13 @@ def check_gradients(name: str, target: Target, level: Level) -> Outcome:
     cases = [case for case in DIFFERENTIABLE if case.op.name == name]
     if level is not Level.full:
         cases = [case for case in cases if is_first_of_its_op(case)] or cases[:1]
-    wrong = _run(target.engine, [(case, None) for case in cases], has_gradient=True)
+    engine = target.engine
+    wrong = _run(engine, [(case, None) for case in cases], has_gradient=True)
     if wrong:
         name, text = next(iter(wrong.items()))
-        raise Mismatch(f"{len(wrong)} wrong; {name}: {text}")
+        narrow = [(case, "float32") for case in cases]
+        is_wide = DType.float64 in engine.dtypes and not _run(engine, narrow, has_gradient=True)
+        raise Mismatch(f"{len(wrong)} wrong; {name}: {text}", FLOAT64_ALONE if is_wide else "")
     return Outcome(note=f"{len(cases)} case{'s' * (len(cases) > 1)}")
 
 
@@ -99,21 +109,27 @@ def _run(engine: Engine, chosen: Iterable[Wanted], *, has_gradient: bool) -> dic
     return merged.run()
 
 
-def _explain(name: str, engine: Engine, chosen: list[Wanted], together: str) -> str:
+def _explain(name: str, engine: Engine, chosen: list[Wanted], together: str) -> Mismatch:
     """Say which cases of an op fail one by one, and the smallest operands that do."""
     judge = partial(judge_op, engine)
-    failing = []
+    failing, good = [], set()
     for case, dtype in chosen:
         arrays = tuple(narrow(a, engine) for a in arrays_in(case, dtype))
         op = narrow_op(case.op, engine)
         difference = judge(op, arrays)
         if difference:
             failing.append(Failing(op, arrays, difference))
+        else:
+            good.add(coarsest(*arrays))
     if not failing:
-        return f"each case of {name} is right alone, and all in one program are not: {together}"
+        return Mismatch(
+            f"each case of {name} is right alone, and all in one program are not: {together}"
+        )
+    is_wide = {coarsest(*found.arrays) for found in failing} == {DType.float64}
+    cause = FLOAT64_ALONE if is_wide and DType.float32 in good else ""
     least = min(failing, key=lambda found: sum(array.size for array in found.arrays))
     share = f"{len(failing)} of {len(chosen)} cases: "
-    return share + str(shrink(least, judge))
+    return Mismatch(share + str(shrink(least, judge)), cause)
 
 
 def judge_op(engine: Engine, op: Op, arrays: Arrays) -> str:
