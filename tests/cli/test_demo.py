@@ -33,6 +33,7 @@ def test_it_shows_every_collective_with_its_reason(output: str) -> None:
     assert forward == [
         f"gpt.block{i}.{part}.einsum" for i in blocks for part in ("attn.o", "mlp.down")
     ]
+    assert not re.search(r"\.py:\d", output), "what calls a command is not the user"
     assert re.search(r"bytes per device by mesh axis: tensor: \d+, data: \d+", output)
 
 

@@ -54,14 +54,13 @@ def test_float64_that_is_computed_in_less_is_told(group: str, tmp_path: Path) ->
         folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         write_faulty(folder, fault)
-        asked = ("backends", "check", "faulty", "--level", "basic", "-k", f"{group}/[et][xa]*")
+        asked = ("backends", "check", "faulty", "--level", "basic", "-k", f"{group}/exp*")
         report = json.loads(mithril(*asked, "--json", path=folder).stdout)
         wrong = {row["id"]: row["cause"] for row in report["results"] if not row["good"]}
         assert {f"{group}/exp"} <= wrong.keys()
         return set(wrong.values())
 
-    narrow = "lambda y: y.astype(np.float32).astype(y.dtype)"
-    assert list_causes(f"wrap('exp', {narrow}); wrap('tanh', {narrow})") == {FLOAT64_ALONE}
+    assert list_causes("wrap('exp', lambda y: y * y.dtype.type(1 + 1e-6))") == {FLOAT64_ALONE}
     assert list_causes("wrap('exp', lambda y: y * y.dtype.type(1.1))") == {None}
 
 

@@ -120,6 +120,10 @@ OF_FEATURES = {
         "Faulty.lower = lower",
         "engine/wait_for", Status.wrong, "it computes when it is read; have Engine.wait_for",
     ),
+    "no bool": (
+        "Faulty.dtypes = frozenset(DType) - {DType.bool_}",
+        "engine/what it says of itself", Status.wrong, "dtypes lacks bool, without which no model",
+    ),
     "a kernel that an expansion needs raises": (
         "def burn(*_): raise ZeroDivisionError('chip on fire')\n"
         "replace('erf', burn); del KERNELS['gelu']",

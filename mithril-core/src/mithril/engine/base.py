@@ -356,7 +356,14 @@ class Engine(ABC):
         return self
 
     def wait_for(self, handles: Sequence[Handle]) -> None:
-        """Return once arrays are computed; by default they are as soon as they are returned."""
+        """Return once arrays are computed; by default they are as soon as they are returned.
+
+        Profiles, calibrations and tuned plans are timed by it: an engine whose library computes
+        when somebody reads, or beside this thread, has it compute here.
+
+        Args:
+            handles: what programs returned.
+        """
         del handles
 
     def open_profiler(self) -> EngineProfiler:

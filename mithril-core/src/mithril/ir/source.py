@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_CALLS_COMMANDS = "typer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,13 @@ class Source:
 
 
 def user_source() -> Source | None:
-    """Return the file and line that called into `mithril`, None when nothing did."""
+    """Return the file and line that called into `mithril`, None when nothing or a command did."""
     frame = sys._getframe(1)
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_PACKAGE):
-            return Source(frame.f_code.co_filename, frame.f_lineno)
+            caller = frame.f_globals.get("__name__", "").partition(".")[0]
+            is_command = caller == _CALLS_COMMANDS
+            return None if is_command else Source(frame.f_code.co_filename, frame.f_lineno)
         if frame.f_back is None:
             return None
         frame = frame.f_back

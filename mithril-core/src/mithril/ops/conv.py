@@ -103,7 +103,9 @@ class Convolving(Op):
 class Convolution(Convolving):
     """The sum over a window that slides over the input, weighted per output channel.
 
-    Operands (x, weight).
+    Operands (x, weight): x is [batch, channels, *spatial], the weight [out, channels / groups,
+    *window], which is not turned round, the result [batch, out, *spatial]. One to three spatial
+    dimensions are tried; each has a stride, (before, after) of zeros as padding, and a dilation.
     """
 
     name: ClassVar[str] = "convolution"

@@ -27,12 +27,20 @@ from mithril.types import DType, Shape, TensorType, as_dtype
 @register
 @dataclass(frozen=True)
 class Take(Op):
-    """Rows of a table by integer ids: an embedding lookup; operands (table, ids[, offset])."""
+    """Rows of a table by integer ids: an embedding lookup; operands (table, ids[, offset]).
+
+    The table is [rows, *features], ids have any shape, the result is [*ids, *features]. Without an
+    offset every id is a row of the table. With one, an int32 scalar, row `id - offset` is taken,
+    and zeros for an id that lies outside the table.
+
+    Args:
+        rows: on a shard, how many rows the whole table has: an id beyond them is a mistake there,
+            too, which a kernel may refuse.
+    """
 
     name: ClassVar[str] = "take"
     indices: ClassVar[tuple[int, ...]] = (1,)
     rows: int = 0
-    """On a shard, how many rows the whole table has: an id beyond them is a mistake there, too."""
 
     def infer(self, inputs: Types) -> Types:
         table, ids = inputs[:2]
@@ -69,13 +77,21 @@ class Take(Op):
 @register
 @dataclass(frozen=True)
 class ScatterAdd(Op):
-    """Zeros with updates added into the rows that ids name; operands (ids, updates[, offset])."""
+    """Zeros with updates added into the rows that ids name; operands (ids, updates[, offset]).
+
+    Updates are [*ids, *features], the result is [rows, *features]; 16-bit floats are accumulated
+    in float32. Row `id - offset` is added to, with an int32 scalar or 0; an id outside the rows
+    adds nothing.
+
+    Args:
+        rows: of the result.
+        whole: on a shard, how many rows there are in all; a kernel may refuse ids beyond them.
+    """
 
     name: ClassVar[str] = "scatter_add"
     indices: ClassVar[tuple[int, ...]] = (0,)
     rows: int
     whole: int = 0
-    """On a shard, how many rows there are in all."""
 
     def infer(self, inputs: Types) -> Types:
         ids, updates = inputs[:2]
@@ -113,7 +129,10 @@ class ScatterAdd(Op):
 @register
 @dataclass(frozen=True)
 class OneHot(Op):
-    """1 at the place an id names along a new last dimension, else 0; operands (ids[, offset])."""
+    """1 at the place an id names along a new last dimension, else 0; operands (ids[, offset]).
+
+    The place is `id - offset`, with an int32 scalar or 0; an id outside the classes has no 1.
+    """
 
     name: ClassVar[str] = "one_hot"
     classes: int

@@ -30,7 +30,7 @@ class LayerNorm(Op):
     """x normalised along its last dimension, times gain plus bias (Ba, Kiros, Hinton, 2016).
 
     Operands (x, gain, bias); results (y, mean, reciprocal standard deviation), the last two in at
-    least float32.
+    least float32 and without the last dimension.
     """
 
     name: ClassVar[str] = "layer_norm"
@@ -113,7 +113,7 @@ class RmsNorm(Op):
     """x over its root mean square along the last dimension, times gain (Zhang, Sennrich, 2019).
 
     Operands (x, gain); results (y, reciprocal of the root mean square), the second in at least
-    float32.
+    float32 and without the last dimension.
     """
 
     name: ClassVar[str] = "rms_norm"

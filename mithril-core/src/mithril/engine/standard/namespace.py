@@ -34,6 +34,11 @@ class ArrayNamespace(Protocol):
     engine lists in `dtypes`, under Mithril's names, as `xp.float32`; its arrays have `shape`,
     `dtype`, the operators, and slices as indices. Kernels that count, index or draw random bits do
     so in int64, which has to hold 64 bits: in JAX the option `jax_enable_x64` is needed for that.
+
+    Beside operands, sizes and axes, functions are given these keywords: `dtype` of `arange`,
+    `asarray`, `prod`, `sum` and `zeros`; `copy` of `astype`; `keepdims` of all reductions and of
+    `argmax`; `descending` and `stable` of `argsort`; and `full_matrices` of `linalg.svd`. Axes are
+    keywords, too, several of them a tuple. `matmul` multiplies integers as well.
     """
 
     abs: Function

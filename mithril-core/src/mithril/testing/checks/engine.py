@@ -38,7 +38,11 @@ def check_names(target: Target, level: Level) -> Outcome:
     _expect_known("capabilities", engine.capabilities, set(collectives()))
     _expect_known("dtypes", engine.dtypes, set(DType))
     for dtype in ("float32", "int32", "bool"):
-        _expect(dtype in engine.dtypes, f"dtypes lacks {dtype}, without which no model runs")
+        _expect(
+            dtype in engine.dtypes,
+            f"dtypes lacks {dtype}, without which no model runs; where the library calls it "
+            f"otherwise, name it so in a namespace of your own",
+        )
     _expect(isinstance(engine.platform, str), f"platform is {engine.platform!r}, and no text")
     count, size = len(engine.devices), engine.mesh.size
     _expect(count == size, f"devices has {count} labels for {size} devices")
