@@ -54,9 +54,9 @@ class Attention(Op):
 
     Results: the output [b, s, h, e] and, in at least float32, the logarithm of the sum of
     exponentials [b, h, s], from which the backward op recomputes the probabilities (Dao et al.,
-    "FlashAttention", 2022); both are 0 in rows that see nothing. q is [b, s, h, d], k [b, t, h, d]
-    and v [b, t, h, e]; k and v have h heads, or a divisor of that; the mask is [b, h, s, t], each size there or 1, of bools (true is seen) or of floats,
-    added to the scores.
+    "FlashAttention", 2022); both are 0 in rows that see nothing. q is [b, s, h, d],
+    k [b, t, h, d] and v [b, t, h, e]; k and v have h heads, or a divisor of that. The mask is
+    [b, h, s, t], each size there or 1, of bools (true is seen) or of floats, added to the scores.
     """
 
     name: ClassVar[str] = "attention"
