@@ -107,6 +107,14 @@ OF_FEATURES = {
         "wrap('random_bits', lambda y: np.full_like(y, 7))",
         "random/Dropout", Status.wrong, "1 distinct values of 70, where NumPy has 2",
     ),
+    "matrices without an inverse are refused": (
+        "replace('inv', np.linalg.inv)",
+        "values/singular matrices", Status.wrong, "kernel 'inv' of backend 'faulty' raises LinAlgError",
+    ),
+    "matrices without an inverse have one": (
+        "wrap('inv', np.nan_to_num)",
+        "values/singular matrices", Status.wrong, "inv of a matrix without a result is finite: [[",
+    ),
     "results are computed when they are read": (
         "from functools import cache\n"
         "def lower(self, program, donate=()):\n"

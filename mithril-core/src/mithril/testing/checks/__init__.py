@@ -12,6 +12,7 @@ from mithril.testing.checks.leaks import list_leak_checks
 from mithril.testing.checks.models import list_model_checks
 from mithril.testing.checks.ops import list_op_checks
 from mithril.testing.checks.random import list_random_checks
+from mithril.testing.checks.singular import list_singular_checks
 from mithril.testing.checks.values import list_value_checks
 from mithril.testing.checks.waiting import list_waiting_checks
 
@@ -23,6 +24,7 @@ def list_checks() -> list[Check]:
         *list_waiting_checks(),
         *list_op_checks(),
         *list_value_checks(),
+        *list_singular_checks(),
         *list_collective_checks(),
         *list_random_checks(),
         *list_array_checks(),
