@@ -192,7 +192,7 @@ class Op:
         assert not operands, f"op '{self.name}' writes into no operand"
         return self
 
-    def positions(self, inputs: Types) -> Sequence[range] | None:
+    def selection(self, inputs: Types) -> Sequence[range] | None:
         """Return which positions of its one operand the result is made of, for each dimension.
 
         None is said by ops that do more than leave positions out.

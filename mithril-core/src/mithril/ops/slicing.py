@@ -47,7 +47,7 @@ class Slice(Movement):
         cut = zip(self.start, self.stop, self.step, strict=True)
         return [inputs[0].with_shape(tuple(len(range(*bound)) for bound in cut))]
 
-    def positions(self, inputs: Types) -> Sequence[range]:
+    def selection(self, inputs: Types) -> Sequence[range]:
         return tuple(map(range, self.start, self.stop, self.step))
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:

@@ -58,7 +58,7 @@ def compute_read_positions(graph: Graph) -> Graph:
 
 def _seed(node: Node) -> Part | None:
     """Return which positions a node reads that does nothing else."""
-    found = node.op.positions(_types(node.inputs))
+    found = node.op.selection(_types(node.inputs))
     return None if found is None else tuple(map(_tidy, found))
 
 
