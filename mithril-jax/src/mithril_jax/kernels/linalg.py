@@ -61,8 +61,8 @@ def multiply_joined(op: Einsum, types: Types) -> KernelRun:
     run, (made,) = einsum(Einsum(equation), joined), op.infer(types)
     is_turned = _is_by_columns(equation) and joined[0].size <= MOST_TURNED
     if is_turned:
-        first, second, *_ = equation
-        run = einsum(Einsum(second + first + equation[2:]), [_turn(joined[0]), joined[1]])
+        turned = joined[0].with_shape(joined[0].shape[::-1])
+        run = einsum(Einsum(equation[1::-1] + equation[2:]), [turned, joined[1]])
 
     def run_joined(x: Any, y: Any) -> Any:
         x, y = lax.reshape(x, joined[0].shape), lax.reshape(y, joined[1].shape)
@@ -78,10 +78,6 @@ def _is_by_columns(equation: str) -> bool:
     """Return whether a product sums over the rows of both matrices, as in `kz,ky->zy`."""
     left, right, result = Einsum(equation).terms
     return len(left) == len(right) == 2 and left[0] == right[0] and result == left[1] + right[1]
-
-
-def _turn(type: TensorType) -> TensorType:
-    return type.with_shape(type.shape[::-1])
 
 
 def join_letters(terms: Sequence[str]) -> list[str]:
