@@ -16,6 +16,7 @@ from mithril.ir.rewrite import all_nodes, inline, walk
 from mithril.ir.verify import verify
 from mithril.mesh import Mesh, P
 from mithril.ops.constrain import apply_constraint
+from mithril.ops.context import CONTEXTS
 from mithril.transform import compute_read_positions, differentiate
 from mithril.types import DType, TensorType
 
@@ -230,6 +231,17 @@ def test_random_numbers_are_those_of_their_positions() -> None:
     assert shapes_of(moved, "random_bits") == [(B, S, D)]
     values = values_for(graph)
     np.testing.assert_array_equal(on_one(moved, values)["y"], on_one(graph, values)["y"])
+
+
+@pytest.mark.parametrize("kind", list(filter(None, CONTEXTS)))
+def test_attention_over_a_split_sequence_keeps_all_queries(kind: str) -> None:
+    def read(x: Tensor) -> Tensor:
+        return ops.exp(ops.attention(x, x, x, context_parallel=kind))[:, -1]
+
+    moved = compute_read_positions(graph_of(read, x=f32(2, 8, 4, 2)))
+    (attention,) = (node for node in moved.nodes if "attention" in node.op.name)
+    assert attention.outputs[0].type.shape == (2, 8, 4, 2)
+    assert shapes_of(moved, "exp") == [(2, 1, 4, 2)]
 
 
 def test_a_constraint_says_how_all_positions_lie() -> None:
