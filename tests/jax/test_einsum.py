@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril.ops import Einsum
 from mithril.types import DType, TensorType
-from mithril_jax.kernels import kernels_on
+from mithril_jax.kernels import kernels_on, linalg
 from mithril_jax.kernels.linalg import join_letters
 
 from tests.profiles import scaled
@@ -66,17 +67,29 @@ def test_products_are_those_of_numpy(equation, sizes):
         np.testing.assert_allclose(run(equation, x, y, platform), expected, *TOLERANCE["float32"])
 
 
-def test_several_contracted_dimensions_need_no_copy():
-    """The gradient of a weight: what is multiplied is computed as its operands lie."""
+def compile_gradient_of_weight() -> str:
+    """Return what XLA makes of the gradient of a weight whose operand is computed elementwise."""
     shapes = [(4, 8, 16), (4, 8, 32)]
     x, y = (np.ones(shape, np.float32) for shape in shapes)
+    types = [TensorType(shape, DType.float32) for shape in shapes]
+    multiply = kernels_on("cpu")["einsum"](Einsum("abz,aby->zy"), types)
 
     def product(x, y):
-        return run_traced(x * x + 1.0, y)
+        return multiply(x * x + 1.0, y)
 
-    types = [TensorType(shape, DType.float32) for shape in shapes]
-    run_traced = kernels_on("cpu")["einsum"](Einsum("abz,aby->zy"), types)
-    text = jax.jit(product).lower(x, y).compile().as_text()
+    np.testing.assert_allclose(product(x, y), np.full((16, 32), 2.0 * math.prod((4, 8))))
+    return jax.jit(product).lower(x, y).compile().as_text()
+
+
+def test_gradients_of_weights_multiply_rows_of_what_is_computed_as_it_lies():
+    text = compile_gradient_of_weight()
+    assert "lhs_contracting_dims={1}, rhs_contracting_dims={0}" in text
+    sums = re.findall(r"f32\[([\d,]+)\]\S* add\(", text)
+    assert sums and not any(shape.startswith("16") for shape in sums)
+
+
+def test_what_is_large_is_multiplied_without_a_copy(monkeypatch):
+    monkeypatch.setattr(linalg, "MOST_TURNED", 4 * 8 * 16 - 1)
+    text = compile_gradient_of_weight()
     assert "lhs_contracting_dims={0}" in text
     assert " copy(" not in text and " transpose(" not in text
-    np.testing.assert_allclose(product(x, y), np.full((16, 32), 2.0 * math.prod((4, 8))))

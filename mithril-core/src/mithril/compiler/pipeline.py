@@ -51,6 +51,7 @@ from mithril.sharding import Layout, Search
 from mithril.transform import (
     append_update,
     cast_gradients,
+    compute_read_positions,
     differentiate,
     eliminate_dead,
     expand,
@@ -235,6 +236,13 @@ def run_plugin_graph_passes(
     return graph, replace(request, notes=(*request.notes, *notes)) if notes else request
 
 
+def leave_out_positions(
+    graph: Graph, request: Request, target: Target, options: PlanOptions
+) -> Asked:
+    """Compute only the positions that are read; gradients follow from them."""
+    return compute_read_positions(graph), request
+
+
 def add_gradients(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
     """Add the backward computation; a gradient leaves as the input arrives that it is of."""
     if request.cotangents is None:
@@ -266,6 +274,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     run_plugin_graph_passes,
     cut_stacks,
     expand_fused,
+    leave_out_positions,
     add_gradients,
     mark_compressed,
     add_update,

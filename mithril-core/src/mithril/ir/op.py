@@ -192,6 +192,14 @@ class Op:
         assert not operands, f"op '{self.name}' writes into no operand"
         return self
 
+    def selection(self, inputs: Types) -> Sequence[range] | None:
+        """Return which positions of its one operand the result is made of, for each dimension.
+
+        None is said by ops that do more than leave positions out.
+        """
+        del inputs
+        return None
+
     def plain(self, outputs: Types) -> Op:
         """Return the op that computes the same where nothing is said about the mesh."""
         del outputs

@@ -50,6 +50,9 @@ class Rule:
         proposes: for a whole factor, those to split in its place where values come split along it;
             they are candidates of this op alone, and its results may be split as the values came.
         gathered: whole factors along which an option asks for operands to be gathered.
+        separate: whole factors of which a position of the results is made of the same position of
+            the operands: the op of some positions is those positions of the op.
+        aligned: those of them of which that holds only for positions up to the last.
     """
 
     sizes: Mapping[str, int]
@@ -64,6 +67,8 @@ class Rule:
     special: frozenset[str] = frozenset()
     proposes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gathered: frozenset[str] = frozenset()
+    separate: frozenset[str] = frozenset()
+    aligned: frozenset[str] = frozenset()
 
     @staticmethod
     def parse(
@@ -116,6 +121,17 @@ class Rule:
         """Return whether padding may stand behind its parts: it shares no dimension, for one."""
         is_alone = all(dim == (factor,) for dims in self._sides for dim in dims if factor in dim)
         return is_alone and factor not in self.even
+
+    def may_take(self, factor: str, part: range) -> bool:
+        """Return whether the op of some positions along a factor is those positions of its results.
+
+        Args:
+            factor: of all results.
+            part: the positions.
+        """
+        if factor in self.aligned and (part.step != 1 or part.stop != self.sizes[factor]):
+            return False
+        return factor not in self.special and factor not in self.whole - self.separate
 
     def asks_along(self, factors: Iterable[str]) -> bool:
         """Return whether an option asks for moves along one of some factors."""

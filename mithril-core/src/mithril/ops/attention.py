@@ -9,7 +9,7 @@ the same attention for sequences that are split.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mithril.errors import ShapeError
@@ -117,7 +117,10 @@ class Attention(Op):
         mask = "".join(f", {mask_dims(t, query)}" for t in inputs[3:])
         heads = f"b s {query} d, b {self.keys} {key} d, b {self.keys} {key} e"
         text = f"{heads}{mask} -> b s {query} e, b {query} s"
-        return Rule.parse(text, inputs, outputs, whole="stde", sizes=head_sizes(inputs))
+        rule = Rule.parse(text, inputs, outputs, whole="stde", sizes=head_sizes(inputs))
+        # Causal attention aligns the ends of both sequences, so that the last queries stay so.
+        separate = frozenset("s")
+        return replace(rule, separate=separate, aligned=separate if self.causal else frozenset())
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         b, s, h, d = inputs[0].shape

@@ -65,7 +65,7 @@ class SplitSequence(Op):
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rule = super().rule(inputs, outputs)
         special = frozenset("s") if self.exchanges else frozenset[str]()
-        return replace(rule, whole=rule.whole - {"s"}, special=special)
+        return replace(rule, whole=rule.whole - {"s"}, special=special, separate=frozenset())
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         group, length = shard.group("s"), shard.size("s")

@@ -47,6 +47,9 @@ class Slice(Movement):
         cut = zip(self.start, self.stop, self.step, strict=True)
         return [inputs[0].with_shape(tuple(len(range(*bound)) for bound in cut))]
 
+    def selection(self, inputs: Types) -> Sequence[range]:
+        return tuple(map(range, self.start, self.stop, self.step))
+
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         after = tuple(
             size - (start + (count - 1) * step + 1 if count else start)

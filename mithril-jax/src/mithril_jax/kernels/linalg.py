@@ -4,6 +4,9 @@ On CPU devices dimensions that belong together are made one before. XLA:CPU mult
 they lie if one dimension is contracted; with several it copies an operand in an order of its own,
 and what is computed elementwise on the way there is computed in that order, which takes up to ten
 times as long, and again for whoever else needs it.
+
+The product of a weight's gradient sums over the rows of both matrices. XLA:CPU has its fast kernel
+only for a left matrix whose rows are multiplied, so that one is transposed first, by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from mithril.spi import KernelRun, TensorType, Types, accumulator
 from mithril.spi.ops import Einsum
 
 from mithril_jax.kernels.table import CPU_KERNELS, kernel
+
+MOST_TURNED = 1 << 22
+"""Elements of an operand that is transposed before a product; of more a copy takes as long."""
 
 
 @kernel(Einsum)
@@ -53,12 +59,25 @@ def multiply_joined(op: Einsum, types: Types) -> KernelRun:
     joined = [_join(type, term) for type, term in zip(types, (left, right), strict=True)]
     equation = f"{_first(left)},{_first(right)}->{_first(result)}"
     run, (made,) = einsum(Einsum(equation), joined), op.infer(types)
+    is_turned = _is_by_columns(equation) and joined[0].size <= MOST_TURNED
+    if is_turned:
+        turned = joined[0].with_shape(joined[0].shape[::-1])
+        run = einsum(Einsum(equation[1::-1] + equation[2:]), [turned, joined[1]])
 
     def run_joined(x: Any, y: Any) -> Any:
-        product = run(lax.reshape(x, joined[0].shape), lax.reshape(y, joined[1].shape))
-        return lax.reshape(product, made.shape)
+        x, y = lax.reshape(x, joined[0].shape), lax.reshape(y, joined[1].shape)
+        if is_turned:
+            # Between barriers, or what makes x would be computed again in the other order.
+            x = lax.optimization_barrier(lax.transpose(lax.optimization_barrier(x), (1, 0)))
+        return lax.reshape(run(x, y), made.shape)
 
     return run_joined
+
+
+def _is_by_columns(equation: str) -> bool:
+    """Return whether a product sums over the rows of both matrices, as in `kz,ky->zy`."""
+    left, right, result = Einsum(equation).terms
+    return len(left) == len(right) == 2 and left[0] == right[0] and result == left[1] + right[1]
 
 
 def join_letters(terms: Sequence[str]) -> list[str]:
