@@ -38,6 +38,10 @@ import numpy as np
 from mithril.sharding.order import Order
 
 TABLE_CAP = 4_000_000
+WIDE = 1000
+"""A sum over one value of a variable with more entries than this is made by itself."""
+REDUCED_CAP = 2**24
+"""The most entries that are added up for a variable between two others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +120,49 @@ def eliminate(
     is_exact = not any(isinstance(step, _Guessed) for step in trail)
     cost = state.constant if is_exact else evaluate(tables, picked)
     return Answer(picked, cost, state.constant)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A sum of tables in which every variable has three neighbours or more.
+
+    Args:
+        variables: those that are left, of those of the whole sum.
+        domains: number of values of each.
+        tables: over their places in `variables`.
+        trail: how the others were minimised over.
+    """
+
+    variables: Sequence[int]
+    domains: Sequence[int]
+    tables: Sequence[Table]
+    trail: Sequence[_Known]
+
+    def complete(self, picked: Mapping[int, int]) -> dict[int, int]:
+        """Return the best values of all variables of the whole sum for some of those left."""
+        found = {self.variables[at]: value for at, value in picked.items()}
+        for step in reversed(self.trail):
+            found[step.variable] = step.pick(found)
+        return found
+
+
+def reduce(domains: Sequence[int], tables: Sequence[Table], work: Work | None = None) -> Reduced:
+    """Minimise over variables with one or two neighbours, whose elimination makes no larger scope.
+
+    Arguments are those of `eliminate`; tables are over two variables at most.
+    """
+    state = _State(domains, tables, work or Work(), REDUCED_CAP)
+    trail = []
+    waiting = list(range(len(domains)))[::-1]
+    while waiting:
+        variable = waiting.pop()
+        around = state.find_neighbours(variable)
+        if around is not None and len(around) <= 2:
+            size = domains[variable] * math.prod(domains[other] for other in around)
+            if size <= REDUCED_CAP:
+                trail.append(state.eliminate(variable))
+                waiting += sorted(around, reverse=True)
+    return state.list_rest(trail)
 
 
 def evaluate(tables: Iterable[Table], picked: Mapping[int, int]) -> float:
@@ -211,6 +258,19 @@ class _State:
             around = {v for table in self._tables.get(one, ()) for v in table.variables}
             self._order.surround(one, around - {one})
         return _Guessed(variable, tables)
+
+    def find_neighbours(self, variable: int) -> frozenset[int] | None:
+        """Return what a variable shares tables with; None if it is in none, or is eliminated."""
+        return self._order.find_neighbours(variable)
+
+    def list_rest(self, trail: Sequence[_Known]) -> Reduced:
+        """Return what is left."""
+        variables = sorted(variable for variable, tables in self._tables.items() if tables)
+        places = {variable: at for at, variable in enumerate(variables)}
+        tables = dict.fromkeys(table for v in variables for table in self._tables[v])
+        left = [Table(tuple(places[v] for v in t.variables), t.costs) for t in tables]
+        left.append(Table((), np.array(self.constant)))
+        return Reduced(variables, [self._domains[v] for v in variables], left, trail)
 
     def _remove(self, variable: int) -> tuple[list[Table], set[int]]:
         """Take a variable out, and the tables it occurs in; return them, and its neighbours."""
@@ -308,14 +368,35 @@ class _Steps:
         if key in self.minima:
             self.work.looked_up += 1
             return self.minima[key]
-        total = np.zeros(shape)
-        self.work.entries += total.size
-        for costs, positions in terms:
-            total += _spread(costs, positions, len(shape))
-        best = total.argmin(axis=-1)
-        smallest = np.take_along_axis(total, best[..., None], axis=-1)[..., 0]
+        self.work.entries += math.prod(shape)
+        spread = [_spread(costs, positions, len(shape)) for costs, positions in terms]
+        smallest, best = (_sweep if math.prod(shape[:-1]) > WIDE else _add_up)(shape, spread)
         self.minima[key] = self._compare(smallest), best
         return self.minima[key]
+
+
+def _add_up(shape: Sequence[int], terms: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least of a sum over its last dimension, and where it is."""
+    total = np.zeros(shape)
+    for term in terms:
+        total += term
+    best = total.argmin(axis=-1)
+    return np.take_along_axis(total, best[..., None], axis=-1)[..., 0], best
+
+
+def _sweep(shape: Sequence[int], terms: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same as `_add_up` without the sum in memory: one entry of the last dimension a time."""
+    layers = [np.ascontiguousarray(np.moveaxis(term, -1, 0)) for term in terms]
+    least, best = np.full(shape[:-1], np.inf), np.zeros(shape[:-1], dtype=np.intp)
+    total, is_less = np.empty(shape[:-1]), np.empty(shape[:-1], dtype=bool)
+    for at in range(shape[-1]):
+        np.add(layers[0][at], 0.0, out=total)
+        for layer in layers[1:]:
+            total += layer[at]
+        np.less(total, least, out=is_less)
+        np.copyto(least, total, where=is_less)
+        np.copyto(best, at, where=is_less)
+    return least, best
 
 
 def _find_positions(table: Table, order: Sequence[int]) -> tuple[int, ...]:

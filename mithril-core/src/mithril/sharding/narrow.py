@@ -17,7 +17,15 @@ from dataclasses import replace
 import numpy as np
 
 from mithril.sharding.diffuse import Diffusion, Ends, Messages, find_groups, find_pairs
-from mithril.sharding.eliminate import TABLE_CAP, Answer, Table, Work, eliminate, evaluate
+from mithril.sharding.eliminate import (
+    TABLE_CAP,
+    Answer,
+    Table,
+    Work,
+    eliminate,
+    evaluate,
+    reduce,
+)
 from mithril.sharding.order import outgrows
 
 SWEEPS = 8
@@ -80,9 +88,10 @@ class _Narrowing:
         self, domains: Sequence[int], tables: Sequence[Table], cap: int, work: Work | None
     ) -> None:
         self._all, self._cap, self._work = tables, cap, work
-        self._scopes = [table.variables for table in tables]
-        self._left = _list_all(domains)
-        self._tables = _share(tables)
+        self._reduced = reduce(domains, tables, work)
+        self._tables = self._reduced.tables
+        self._scopes = [table.variables for table in self._tables]
+        self._left = _list_all(self._reduced.domains)
         self._messages: dict[Ends, Messages] | None = None
         self._picked: dict[int, int] = {}
         self._cost, self._bound = math.inf, -math.inf
@@ -95,6 +104,17 @@ class _Narrowing:
 
     def run(self) -> Answer:
         """Return the best choice, and a bound of all."""
+        if self._outgrows(self._left):
+            self._leave_out_most()
+        if self._bound < self._find_limit():
+            # Every better choice is among the values that are left.
+            rest = self._solve(_list_all([len(some) for some in self._left]), self._cap)
+            self._bound = max(self._bound, min(rest.bound, self._cost))
+        is_best = self._bound >= self._find_limit()
+        return Answer(self._picked, self._cost, self._cost if is_best else self._bound)
+
+    def _leave_out_most(self) -> None:
+        """Leave out values until what is left can be eliminated, or nothing more is found."""
         for number in range(ROUNDS):
             before, held = self._cost - self._bound, _count(self._left)
             least, more = self._diffuse(is_coarse=number < COARSE)
@@ -112,12 +132,6 @@ class _Narrowing:
             gains = before - (self._cost - self._bound) > LITTLE * before
             if number >= COARSE and not gains and _count(self._left) > (1.0 - LITTLE) * held:
                 break
-        if self._bound < self._find_limit():
-            # Every better choice is among the values that are left.
-            rest = self._solve(_list_all([len(some) for some in self._left]), self._cap)
-            self._bound = max(self._bound, min(rest.bound, self._cost))
-        is_best = self._bound >= self._find_limit()
-        return Answer(self._picked, self._cost, self._cost if is_best else self._bound)
 
     def _find_limit(self) -> float:
         """Return what a choice has to be below to be better than the known one."""
@@ -157,7 +171,8 @@ class _Narrowing:
         """Note the best choice of some of the values that are left, and return it."""
         tables = _restrict(self._tables, values)
         found = eliminate([len(some) for some in values], tables, cap, self._work)
-        picked = {v: int(self._left[v][values[v][at]]) for v, at in found.picked.items()}
+        left = {v: int(self._left[v][values[v][at]]) for v, at in found.picked.items()}
+        picked = self._reduced.complete(left)
         self.note(Answer(picked, evaluate(self._all, picked), self._bound))
         return found
 
@@ -176,17 +191,6 @@ class _Narrowing:
             for (a, b), (first, second) in (self._messages or {}).items()
         }
         return True
-
-
-def _share(tables: Sequence[Table]) -> list[Table]:
-    """Return tables of which equal ones have one array."""
-    arrays: dict[tuple[tuple[int, ...], bytes], np.ndarray] = {}
-    known: dict[int, np.ndarray] = {}
-    for table in tables:
-        if id(table.costs) not in known:
-            key = (table.costs.shape, table.costs.tobytes())
-            known[id(table.costs)] = arrays.setdefault(key, table.costs)
-    return [replace(table, costs=known[id(table.costs)]) for table in tables]
 
 
 def _list_all(domains: Sequence[int]) -> Values:
