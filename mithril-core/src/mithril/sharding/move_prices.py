@@ -1,26 +1,27 @@
 """Prices of moves between the shardings that values may have, as tables of whole numbers.
 
 Equal blocks of a model, the spaces that are searched one after the other, and other ways to compute
-the same ask for the same moves again: each pair is looked up once, and equal blocks share arrays.
+the same ask for the same moves again: each pair of a type is looked up once, and equal blocks share
+arrays. Values of different shapes make the same moves, so that a path is looked for once for all
+pairs that are alike, of as many bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 
 from mithril.mesh import Sharding
+from mithril.sharding.alike import Kind, Pairs
 from mithril.sharding.reshard import Resharder
-from mithril.types import TensorType
+from mithril.types import DType, TensorType
 
 FORBIDDEN = float("inf")
 PRICE_UNIT = 64.0  # one picosecond; what lies below breaks ties
 # Prices are multiples of PRICE_UNIT; each weight is less than that, so it decides among equal ones.
 COLLECTIVE_TIE = 1.0  # fewer collectives first
 
-Price = Callable[[TensorType, Sharding, Sharding], float]
-"""The price of moving a value of some type from one sharding to another."""
+Shardings = tuple[Sharding, ...]
+"""Where a value may lie; tables over one tuple are looked up, those over an equal one are made."""
 
 
 class MovePrices:
@@ -32,30 +33,46 @@ class MovePrices:
 
     def __init__(self, resharder: Resharder) -> None:
         self.resharder = resharder
+        self._pairs = Pairs(resharder.mesh)
         self._tables: dict[
-            tuple[Price, TensorType, tuple[Sharding, ...], tuple[Sharding, ...]], np.ndarray
+            tuple[str, TensorType, int, int], tuple[Shardings, Shardings, np.ndarray]
         ] = {}
-        self._pairs: dict[tuple[Price, TensorType], dict[Sharding, dict[Sharding, float]]] = {}
+        self._known: dict[TensorType, np.ndarray] = {}
+        self._prices: dict[tuple[int, DType], dict[Kind, float]] = {}
         self._shaped: dict[tuple[int, float, bool], tuple[np.ndarray, np.ndarray]] = {}
 
-    def tabulate(
-        self,
-        price: Price,
-        type: TensorType,
-        starts: tuple[Sharding, ...],
-        goals: tuple[Sharding, ...],
-    ) -> np.ndarray:
-        """Return the price from each start to each goal."""
-        key = (price, type, starts, goals)
+    def tabulate(self, type: TensorType, starts: Shardings, goals: Shardings) -> np.ndarray:
+        """Return the price of moving a value from each start to each goal."""
+        key = ("move", type, id(starts), id(goals))
         if key not in self._tables:
-            rows = self._pairs.setdefault((price, type), {})
-            for start in starts:
-                row = rows.setdefault(start, {})
-                for goal in goals:
-                    if goal not in row:
-                        row[goal] = price(type, start, goal)
-            self._tables[key] = np.array([[rows[s][g] for g in goals] for s in starts])
-        return self._tables[key]
+            wanted = np.ones((1, 1), dtype=bool)
+            self._tables[key] = starts, goals, self._tabulate(type, starts, goals, wanted)
+        return self._tables[key][2]
+
+    def tabulate_uses(self, type: TensorType, homes: Shardings, needs: Shardings) -> np.ndarray:
+        """Return the price of bringing a value from each home to a node that needs it so.
+
+        Once it has been reduced nobody uses its partial form: it is reduced on the way home.
+        """
+        key = ("use", type, id(homes), id(needs))
+        if key not in self._tables:
+            wanted = self._pairs.keeps_partial(homes, needs)
+            self._tables[key] = homes, needs, self._tabulate(type, homes, needs, wanted)
+        return self._tables[key][2]
+
+    def tabulate_exits(self, type: TensorType, homes: Shardings, goals: Shardings) -> np.ndarray:
+        """Return the price of bringing an output from each home to each sharding it may leave in."""
+        key = ("exit", type, id(homes), id(goals))
+        if key not in self._tables:
+            is_whole = np.array([[not home.partial] for home in homes])
+            self._tables[key] = homes, goals, self._tabulate(type, homes, goals, is_whole)
+        return self._tables[key][2]
+
+    def leave(self, type: TensorType, homes: Shardings, goals: Shardings) -> np.ndarray:
+        """Return the price of bringing an output from each home to all shardings it leaves in."""
+        partial = np.array([FORBIDDEN if home.partial else 0.0 for home in homes])
+        total: np.ndarray = partial + self.tabulate_exits(type, homes, goals).sum(axis=1)
+        return total
 
     def shape(self, prices: np.ndarray, times: float, *, is_turned: bool = False) -> np.ndarray:
         """Return prices as often as they are paid; equal blocks get the same array.
@@ -71,21 +88,6 @@ class MovePrices:
             self._shaped[key] = prices, multiply(turned, times)
         return self._shaped[key][1]
 
-    def use(self, type: TensorType, home: Sharding, need: Sharding) -> float:
-        """Return the price of bringing a value from its home to a node that needs it.
-
-        Once it has been reduced nobody uses its partial form: it is reduced on the way home.
-        """
-        if not set(home.partial) <= set(need.partial):
-            return FORBIDDEN
-        return self.move(type, home, need)
-
-    def leave(self, type: TensorType, home: Sharding, goals: Sequence[Sharding]) -> float:
-        """Return the price of bringing an output from its home to all shardings it leaves in."""
-        if home.partial:
-            return FORBIDDEN
-        return sum(self.move(type, home, goal) for goal in dict.fromkeys(goals))
-
     def move(self, type: TensorType, start: Sharding, goal: Sharding) -> float:
         """Return the price of a move; infinite where there is none."""
         if start == goal:
@@ -98,6 +100,41 @@ class MovePrices:
         if path is None:
             return FORBIDDEN
         return path.price * PRICE_UNIT + path.collectives * COLLECTIVE_TIE
+
+    def _tabulate(
+        self, type: TensorType, starts: Shardings, goals: Shardings, wanted: np.ndarray
+    ) -> np.ndarray:
+        """Return the prices that are wanted, for each start and goal or all; others are infinite."""
+        rows, columns = self._pairs.number(starts), self._pairs.number(goals)
+        known = self._find_known(type)
+        found = known[np.ix_(rows, columns)]
+        missing = np.argwhere(np.isnan(found) & wanted)
+        if missing.size:
+            self._fill(type, known, rows[missing[:, 0]], columns[missing[:, 1]])
+            found = known[np.ix_(rows, columns)]
+        return np.where(wanted, found, FORBIDDEN)
+
+    def _find_known(self, type: TensorType) -> np.ndarray:
+        """Return the prices between all shardings that have numbers; not a number: not known."""
+        count, known = self._pairs.count(type.rank), self._known.get(type)
+        if known is None or len(known) < count:
+            larger = np.full((2 * count, 2 * count), np.nan)
+            if known is not None:
+                larger[: len(known), : len(known)] = known
+            self._known[type] = known = larger
+        return known
+
+    def _fill(
+        self, type: TensorType, known: np.ndarray, starts: np.ndarray, goals: np.ndarray
+    ) -> None:
+        """Enter the prices of some pairs."""
+        prices = self._prices.setdefault((type.nbytes, type.dtype), {})
+        kinds, first, alike = self._pairs.find_kinds(starts, goals, type.shape)
+        for kind, pair in zip(kinds, first, strict=True):
+            if kind not in prices:
+                ends = (self._pairs.find_sharding(type.rank, at[pair]) for at in (starts, goals))
+                prices[kind] = self.move(type, *ends)
+        known[starts, goals] = np.array([prices[kind] for kind in kinds])[alike]
 
 
 def multiply(prices: np.ndarray, times: float) -> np.ndarray:

@@ -79,7 +79,7 @@ class Resharder:
         pads: bool = True,
         refuses: Callable[[str, int], bool] | None = None,
     ) -> None:
-        self._mesh = mesh
+        self.mesh = mesh
         self.hardware = hardware
         self._refuses = refuses
         self._pads = pads
@@ -123,13 +123,13 @@ class Resharder:
         """Return the bytes of a collective move with padding, as `Collective.bytes` counts them."""
         type = self._find_exchanged(move, type)
         if move.kind == AllGather.name:
-            return local_bytes(type, move.before) * self._mesh.product(move.axes)
+            return local_bytes(type, move.before) * self.mesh.product(move.axes)
         if move.kind == ReduceScatter.name:
-            return local_bytes(type, move.after) * self._mesh.product(move.axes)
+            return local_bytes(type, move.after) * self.mesh.product(move.axes)
         if move.kind == AllToAll.name:
             held, left = (s.local_shape(type.shape) for s in (move.before, move.after))
             split = move.target_dimension
-            cut = left[split] * self._mesh.product(move.axes)
+            cut = left[split] * self.mesh.product(move.axes)
             sizes = (cut if i == split else size for i, size in enumerate(held))
             return math.prod(sizes) * type.dtype.itemsize
         return local_bytes(type, move.before)
@@ -160,18 +160,18 @@ class Resharder:
         # A sum over micro-batches grows by itself; for anything else over time they all must wait.
         waits = WAIT if MICRO in move.axes and move.kind != AllReduce.name else 0.0
         axes = _axes_of_devices(move)
-        if self._mesh.product(axes) == 1:
+        if self.mesh.product(axes) == 1:
             return waits
         return waits + self.collective_seconds(move.kind, self.move_bytes(move, type), axes)
 
     def describe_emulation(self, move: Move, type: TensorType) -> str:
         """Return in words what is issued instead of a collective move; empty if it is itself."""
         nbytes, axes = self.move_bytes(move, type), _axes_of_devices(move)
-        return describe_emulation(move.kind, nbytes, axes, self._mesh, self.hardware)
+        return describe_emulation(move.kind, nbytes, axes, self.mesh, self.hardware)
 
     def collective_seconds(self, kind: str, nbytes: int, axes: tuple[str, ...]) -> float:
         """Return the predicted seconds of a collective over some axes of the mesh."""
-        return collective_seconds(kind, nbytes, axes, self._mesh, self.hardware)
+        return collective_seconds(kind, nbytes, axes, self.mesh, self.hardware)
 
     def _search(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
         is_even = self._is_even(type)
@@ -206,7 +206,7 @@ class Resharder:
 
     def _is_even(self, type: TensorType) -> bool:
         """Whether all sizes divide: the moves are then the same for every shape."""
-        return not any(size % self._mesh.size for size in type.shape)
+        return not any(size % self.mesh.size for size in type.shape)
 
     def _find_steps(
         self, here: int, steps: _Steps, goal: Sharding, type: TensorType, is_even: bool
@@ -222,7 +222,7 @@ class Resharder:
         if not move.is_collective:
             key = ()
         elif is_even:  # then only how many parts there are makes a difference
-            parts = self._mesh.product(move.before.split_axes)
+            parts = self.mesh.product(move.before.split_axes)
             key = (move.kind, move.axes, parts, move.before.reduction_of(move.axes[0]))
         return self._numbers.setdefault(key, len(self._numbers))
 

@@ -1,0 +1,180 @@
+"""Pairs of shardings that are alike: what goes from one to the other makes the same moves.
+
+Moves do not know which dimension of a tensor is which one: from `P("a", "b")` to `P(None, "b")` a
+value goes as it does from `P("b", None, "a")` to `P("b")`. So a pair is described by the axes that
+split each dimension before and after, in no order, and by what is partial. The size of a dimension
+makes a difference only where all these axes together do not divide it: on its way it is split over
+no others. What is left is how many bytes the whole value has.
+
+The order of dimensions makes a difference in two cases, and is kept there. Axes that leave one
+dimension for several others are permuted in the order of these. And of two permutes that are both
+worth while that of the first dimension is tried first; with three axes there is never a second one,
+because an axis is in one place at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from mithril.mesh import Mesh, Sharding
+from mithril.types import Shape
+
+FEW_AXES = 3
+"""With more of them two dimensions may be worth a permute at once."""
+BITS = 20
+"""Of a number of axes that split a dimension; there are fewer such than fit."""
+WORD = 2**62
+"""Whole numbers below it are put together in one."""
+
+Kind = tuple[int, ...]
+"""What all pairs have in common that are alike, as numbers."""
+
+
+class Pairs:
+    """The shardings of tensors of any rank on one mesh by number, and which pairs are alike.
+
+    Args:
+        mesh: the devices.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._ranks: dict[int, _Rank] = {}
+        self._axes: dict[tuple[str, ...], int] = {(): 0}
+        self._masks = [0]
+        self._partials: dict[frozenset[tuple[str, str]], int] = {}
+        self._sizes: dict[int, int] = {}
+
+    def number(self, shardings: tuple[Sharding, ...]) -> np.ndarray:
+        """Return the numbers of shardings of one rank, from 0; those of a tuple are found once."""
+        if not shardings:
+            return np.zeros(0, dtype=np.intp)
+        rank = self._ranks.setdefault(shardings[0].rank, _Rank())
+        if id(shardings) not in rank.tuples:
+            numbers = np.array([self._number(rank, one) for one in shardings], dtype=np.intp)
+            rank.tuples[id(shardings)] = shardings, numbers
+        return rank.tuples[id(shardings)][1]
+
+    def count(self, rank: int) -> int:
+        """Return how many shardings have numbers."""
+        return len(self._ranks[rank].shardings)
+
+    def find_sharding(self, rank: int, number: int) -> Sharding:
+        """Return the sharding with a number."""
+        return self._ranks[rank].shardings[number]
+
+    def keeps_partial(self, starts: tuple[Sharding, ...], goals: tuple[Sharding, ...]) -> np.ndarray:
+        """Return for each start and goal whether the goal is partial over all that the start is."""
+        sides = []
+        for shardings in (starts, goals):
+            found = dict.fromkeys(frozenset(one.partial) for one in shardings)
+            places = {partial: at for at, partial in enumerate(found)}
+            sides.append((found, [places[frozenset(one.partial)] for one in shardings]))
+        (before, rows), (after, columns) = sides
+        kept = np.array([[one <= other for other in after] for one in before])
+        return kept[np.ix_(rows, columns)]
+
+    def find_kinds(
+        self, starts: np.ndarray, goals: np.ndarray, shape: Shape
+    ) -> tuple[list[Kind], np.ndarray, np.ndarray]:
+        """Return the kinds of some pairs, the first pair of each kind, and the kind of each pair.
+
+        Args:
+            starts: number of the first sharding of each pair.
+            goals: number of the second one.
+            shape: of the tensor.
+        """
+        rank = self._ranks[len(shape)]
+        dims, partials = rank.list_dims(len(shape)), np.array(rank.partials)
+        before, after = dims[starts], dims[goals]
+        codes = (self._find_uneven(before, after, shape) << 2 * BITS) | (before << BITS) | after
+        values, numbers = np.unique(codes, return_inverse=True)
+        numbers = numbers.reshape(codes.shape) + (values[0] != 0 if values.size else 0)
+        is_fixed = self._find_fixed(rank, starts, goals)
+        places = np.where(numbers > 0, np.arange(1, len(shape) + 1), 0)
+        order = np.where(is_fixed[:, None], places, numbers).argsort(axis=1, kind="stable")
+        columns = np.take_along_axis(numbers, order, axis=1).T
+        first, alike = _find_alike([is_fixed, partials[starts], partials[goals], *columns])
+        kinds = []
+        for pair in first:
+            used = codes[pair][order[pair]]
+            ends = int(partials[starts[pair]]), int(partials[goals[pair]])
+            kinds.append((int(is_fixed[pair]), *ends, *used[used > 0].tolist()))
+        return kinds, first, alike
+
+    def _number(self, rank: _Rank, sharding: Sharding) -> int:
+        number = rank.numbers.setdefault(sharding, len(rank.shardings))
+        if number == len(rank.shardings):
+            rank.shardings.append(sharding)
+            rank.dims.append([self._number_axes(axes) for axes in sharding.dims])
+            places = (sharding.dimension_of(axis) for axis in self._mesh.names)
+            rank.places.append([-1 if place is None else place for place in places])
+            pending = frozenset(sharding.partial)
+            rank.partials.append(self._partials.setdefault(pending, len(self._partials)))
+        return number
+
+    def _number_axes(self, axes: tuple[str, ...]) -> int:
+        number = self._axes.setdefault(axes, len(self._axes))
+        if number == len(self._masks):
+            self._masks.append(sum(1 << self._mesh.names.index(axis) for axis in axes))
+        return number
+
+    def _find_uneven(self, before: np.ndarray, after: np.ndarray, shape: Shape) -> np.ndarray:
+        """Return for each dimension of each pair a number of its size, 0 where axes divide it."""
+        masks = np.array(self._masks)
+        both = masks[before] | masks[after]
+        parts = np.ones_like(both)
+        for at, axis in enumerate(self._mesh.axes):
+            parts[(both >> at & 1).astype(bool)] *= axis.size
+        sizes = [self._sizes.setdefault(size, len(self._sizes) + 1) for size in shape]
+        return np.where(np.array(shape, dtype=np.int64) % parts, np.array(sizes, dtype=np.int64), 0)
+
+    def _find_fixed(self, rank: _Rank, starts: np.ndarray, goals: np.ndarray) -> np.ndarray:
+        """Return whether the order of dimensions makes a difference, for each pair."""
+        places = np.array(rank.places)
+        before, after = places[starts].T, places[goals].T
+        fixed = np.full(len(starts), len(before) > FEW_AXES)
+        for one, other in itertools.combinations(range(len(before)), 2):
+            leave = (after[[one, other]] >= 0) & (after[[one, other]] != before[[one, other]])
+            together = (before[one] == before[other]) & (before[one] >= 0)
+            fixed |= together & leave.all(axis=0) & (after[one] != after[other])
+        return fixed
+
+
+class _Rank:
+    """What is known of the shardings of tensors of one rank.
+
+    Each has the axes of its dimensions, the dimension of each axis, and what is partial, by number.
+    """
+
+    def __init__(self) -> None:
+        self.shardings: list[Sharding] = []
+        self.numbers: dict[Sharding, int] = {}
+        self.tuples: dict[int, tuple[tuple[Sharding, ...], np.ndarray]] = {}
+        self.dims: list[list[int]] = []
+        self.places: list[list[int]] = []
+        self.partials: list[int] = []
+
+    def list_dims(self, rank: int) -> np.ndarray:
+        """Return the axes of each dimension of each sharding."""
+        return np.array(self.dims, dtype=np.int64).reshape(len(self.dims), rank)
+
+
+def _find_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of the rows that are equal, and which of these each row is equal to.
+
+    Args:
+        columns: whole numbers, none below 0.
+    """
+    numbers, count = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        most = int(column.max(initial=0)) + 1
+        if count * most >= WORD:
+            values, numbers = np.unique(numbers, return_inverse=True)
+            count = len(values)
+        numbers, count = numbers * most + column, count * most
+    _, first, alike = np.unique(numbers, return_index=True, return_inverse=True)
+    return first, alike
