@@ -2,9 +2,11 @@
 
 Moves do not know which dimension of a tensor is which one: from `P("a", "b")` to `P(None, "b")` a
 value goes as it does from `P("b", None, "a")` to `P("b")`. So a pair is described by the axes that
-split each dimension before and after, in no order, and by what is partial. The size of a dimension
-makes a difference only where all these axes together do not divide it: on its way it is split over
-no others. What is left is how many bytes the whole value has.
+split each dimension before and after, in no order, and by what is partial before and after. What
+stays as it is makes no moves: from `P("a", "b")` to `P(None, "b")` a value goes as half of it does
+from `P("a")` to `P()` if there are two devices along b. The size of a dimension makes a difference
+only where all these axes together do not divide it: on its way it is split over no others. What is
+left is how many bytes go.
 
 The order of dimensions makes a difference in two cases, and is kept there. Axes that leave one
 dimension for several others are permuted in the order of these. And of two permutes that are both
@@ -15,12 +17,13 @@ because an axis is in one place at a time.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from mithril.mesh import Mesh, Sharding
-from mithril.types import Shape
+from mithril.types import DType, Shape, TensorType
 
 FEW_AXES = 3
 """With more of them two dimensions may be worth a permute at once."""
@@ -46,7 +49,9 @@ class Pairs:
         self._axes: dict[tuple[str, ...], int] = {(): 0}
         self._masks = [0]
         self._partials: dict[frozenset[tuple[str, str]], int] = {}
+        self._pending: list[frozenset[tuple[str, str]]] = []
         self._sizes: dict[int, int] = {}
+        self._typical: dict[Kind, tuple[Shape, Sharding, Sharding] | None] = {}
 
     def number(self, shardings: tuple[Sharding, ...]) -> np.ndarray:
         """Return the numbers of shardings of one rank, from 0; those of a tuple are found once."""
@@ -79,8 +84,10 @@ class Pairs:
 
     def find_kinds(
         self, starts: np.ndarray, goals: np.ndarray, shape: Shape
-    ) -> tuple[list[Kind], np.ndarray, np.ndarray]:
-        """Return the kinds of some pairs, the first pair of each kind, and the kind of each pair.
+    ) -> tuple[list[Kind], list[int], np.ndarray, np.ndarray]:
+        """Return the kinds of some pairs, and by what what goes is smaller than the whole value.
+
+        Then follow the first pair of each kind, and the place of each pair's kind among them.
 
         Args:
             starts: number of the first sharding of each pair.
@@ -90,20 +97,69 @@ class Pairs:
         rank = self._ranks[len(shape)]
         dims, partials = rank.list_dims(len(shape)), np.array(rank.partials)
         before, after = dims[starts], dims[goals]
-        codes = (self._find_uneven(before, after, shape) << 2 * BITS) | (before << BITS) | after
-        values, numbers = np.unique(codes, return_inverse=True)
-        numbers = numbers.reshape(codes.shape) + (values[0] != 0 if values.size else 0)
+        uneven, counts = self._find_uneven(before, after, shape)
+        stays = (before == after) & (uneven == 0)
+        parts = np.where(stays, counts, 1).prod(axis=1)
+        codes = np.where(stays, 0, uneven << 2 * BITS | before << BITS | after)
+        numbers = _number_codes(codes)
         is_fixed = self._find_fixed(rank, starts, goals)
         places = np.where(numbers > 0, np.arange(1, len(shape) + 1), 0)
         order = np.where(is_fixed[:, None], places, numbers).argsort(axis=1, kind="stable")
         columns = np.take_along_axis(numbers, order, axis=1).T
-        first, alike = _find_alike([is_fixed, partials[starts], partials[goals], *columns])
+        ends = partials[starts], partials[goals]
+        first, alike = _find_alike([is_fixed, parts, *ends, *columns])
         kinds = []
         for pair in first:
             used = codes[pair][order[pair]]
-            ends = int(partials[starts[pair]]), int(partials[goals[pair]])
-            kinds.append((int(is_fixed[pair]), *ends, *used[used > 0].tolist()))
-        return kinds, first, alike
+            pending = self._leave_out_common(*(int(partial[pair]) for partial in ends))
+            kinds.append((int(is_fixed[pair]), *pending, *used[used > 0].tolist()))
+        return kinds, parts[first].tolist(), first, alike
+
+    def find_typical(
+        self, kind: Kind, nbytes: int, dtype: DType
+    ) -> tuple[TensorType, Sharding, Sharding] | None:
+        """Return a tensor and a pair of shardings of a kind; None if sizes make a difference.
+
+        Args:
+            kind: of the pair.
+            nbytes: of what goes.
+            dtype: its elements.
+        """
+        if kind not in self._typical:
+            self._typical[kind] = self._make_typical(kind)
+        typical = self._typical[kind]
+        if typical is None:
+            return None
+        sizes, start, goal = typical
+        rest = nbytes // dtype.itemsize // math.prod(sizes)
+        return TensorType((*sizes, rest), dtype), start, goal
+
+    def _make_typical(self, kind: Kind) -> tuple[Shape, Sharding, Sharding] | None:
+        """Return a pair of a kind, and the sizes of all dimensions but the last one, least ones."""
+        if any(code >> 2 * BITS for code in kind[3:]):
+            return None
+        axes, low = list(self._axes), 2**BITS - 1
+        before = tuple(axes[code >> BITS & low] for code in kind[3:])
+        after = tuple(axes[code & low] for code in kind[3:])
+        both = ({*one, *other} for one, other in zip(before, after, strict=True))
+        start = Sharding(self._mesh, (*before, ()), self._list_pending(kind[1]))
+        goal = Sharding(self._mesh, (*after, ()), self._list_pending(kind[2]))
+        return tuple(map(self._mesh.product, both)), start, goal
+
+    def _leave_out_common(self, one: int, other: int) -> tuple[int, int]:
+        """Return numbers of what is partial without what stays so."""
+        before, after = self._pending[one], self._pending[other]
+        return self._number_partial(before - after), self._number_partial(after - before)
+
+    def _list_pending(self, number: int) -> tuple[tuple[str, str], ...]:
+        names = self._mesh.names
+        return tuple(sorted(self._pending[number], key=lambda pending: names.index(pending[0])))
+
+    def _number_partial(self, pending: frozenset[tuple[str, str]]) -> int:
+        number = self._partials.setdefault(pending, len(self._pending))
+        if number == len(self._pending):
+            self._pending.append(pending)
+        return number
 
     def _number(self, rank: _Rank, sharding: Sharding) -> int:
         number = rank.numbers.setdefault(sharding, len(rank.shardings))
@@ -112,8 +168,7 @@ class Pairs:
             rank.dims.append([self._number_axes(axes) for axes in sharding.dims])
             places = (sharding.dimension_of(axis) for axis in self._mesh.names)
             rank.places.append([-1 if place is None else place for place in places])
-            pending = frozenset(sharding.partial)
-            rank.partials.append(self._partials.setdefault(pending, len(self._partials)))
+            rank.partials.append(self._number_partial(frozenset(sharding.partial)))
         return number
 
     def _number_axes(self, axes: tuple[str, ...]) -> int:
@@ -122,15 +177,21 @@ class Pairs:
             self._masks.append(sum(1 << self._mesh.names.index(axis) for axis in axes))
         return number
 
-    def _find_uneven(self, before: np.ndarray, after: np.ndarray, shape: Shape) -> np.ndarray:
-        """Return for each dimension of each pair a number of its size, 0 where axes divide it."""
+    def _find_uneven(
+        self, before: np.ndarray, after: np.ndarray, shape: Shape
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each dimension of each pair a number of its size, 0 where axes divide it.
+
+        And into how many parts these axes cut it.
+        """
         masks = np.array(self._masks)
         both = masks[before] | masks[after]
         parts = np.ones_like(both)
         for at, axis in enumerate(self._mesh.axes):
             parts[(both >> at & 1).astype(bool)] *= axis.size
         sizes = [self._sizes.setdefault(size, len(self._sizes) + 1) for size in shape]
-        return np.where(np.array(shape, dtype=np.int64) % parts, np.array(sizes, dtype=np.int64), 0)
+        is_even = np.array(shape, dtype=np.int64) % parts == 0
+        return np.where(is_even, 0, np.array(sizes, dtype=np.int64)), parts
 
     def _find_fixed(self, rank: _Rank, starts: np.ndarray, goals: np.ndarray) -> np.ndarray:
         """Return whether the order of dimensions makes a difference, for each pair."""
@@ -161,6 +222,13 @@ class _Rank:
     def list_dims(self, rank: int) -> np.ndarray:
         """Return the axes of each dimension of each sharding."""
         return np.array(self.dims, dtype=np.int64).reshape(len(self.dims), rank)
+
+
+def _number_codes(codes: np.ndarray) -> np.ndarray:
+    """Return codes as small numbers in the same order; 0 stays 0."""
+    values, numbers = np.unique(codes, return_inverse=True)
+    found: np.ndarray = numbers.reshape(codes.shape)
+    return found + 1 if values.size and values[0] else found
 
 
 def _find_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

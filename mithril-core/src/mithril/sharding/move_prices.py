@@ -3,7 +3,7 @@
 Equal blocks of a model, the spaces that are searched one after the other, and other ways to compute
 the same ask for the same moves again: each pair of a type is looked up once, and equal blocks share
 arrays. Values of different shapes make the same moves, so that a path is looked for once for all
-pairs that are alike, of as many bytes.
+pairs that are alike, and as many bytes.
 """
 
 from __future__ import annotations
@@ -128,13 +128,17 @@ class MovePrices:
         self, type: TensorType, known: np.ndarray, starts: np.ndarray, goals: np.ndarray
     ) -> None:
         """Enter the prices of some pairs."""
-        prices = self._prices.setdefault((type.nbytes, type.dtype), {})
-        kinds, first, alike = self._pairs.find_kinds(starts, goals, type.shape)
-        for kind, pair in zip(kinds, first, strict=True):
-            if kind not in prices:
+        kinds, parts, first, alike = self._pairs.find_kinds(starts, goals, type.shape)
+        prices = []
+        for kind, part, pair in zip(kinds, parts, first, strict=True):
+            nbytes = type.nbytes // part
+            known_of = self._prices.setdefault((nbytes, type.dtype), {})
+            if kind not in known_of:
+                typical = self._pairs.find_typical(kind, nbytes, type.dtype)
                 ends = (self._pairs.find_sharding(type.rank, at[pair]) for at in (starts, goals))
-                prices[kind] = self.move(type, *ends)
-        known[starts, goals] = np.array([prices[kind] for kind in kinds])[alike]
+                known_of[kind] = self.move(*(typical or (type, *ends)))
+            prices.append(known_of[kind])
+        known[starts, goals] = np.array(prices)[alike]
 
 
 def multiply(prices: np.ndarray, times: float) -> np.ndarray:

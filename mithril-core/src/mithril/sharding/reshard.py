@@ -36,14 +36,20 @@ class Path:
     collectives: int
 
 
-Step = tuple[int, int, int, Move]
-"""A move in a search: its price's number, whether it is a collective, its end's number, itself."""
+Step = tuple[int, int, Move]
+"""A move in a search: its price's number, its end's number, itself."""
 Trail = tuple[Move, "Trail"] | None
 """The moves made so far, the last one first."""
 PriceKey = tuple[object, ...]
 """What the time of a move depends on, beside the type."""
-REFUSED = -1
-"""The price of a move that may not be made."""
+Amount = TensorType | tuple[int, DType]
+"""What it depends on of the type: bytes and elements, where sizes divide."""
+Known = dict[int, float]
+"""The seconds of moves by number."""
+LONG = 2**10
+"""So many moves no path has: the cost of one is its price times this, and its collectives."""
+MOST = 2**200
+"""The cost of a path with a move that may not be made; no other one costs as much."""
 
 
 @dataclass(slots=True)
@@ -86,8 +92,8 @@ class Resharder:
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
         self._steps: dict[tuple[Sharding, Shape | None], _Steps] = {}
         self._numbers: dict[PriceKey, int] = {}
-        self._seconds: dict[TensorType, dict[int, float]] = {}
-        self._prices: dict[TensorType, dict[int, int]] = {}
+        self._seconds: dict[Amount, Known] = {}
+        self._weights: dict[Amount, dict[int, int]] = {}
         self._merged: dict[tuple[int, ...], tuple[tuple[Move, ...], tuple[int, ...]]] = {}
 
     def path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
@@ -145,11 +151,12 @@ class Resharder:
 
     def seconds(self, move: Move, type: TensorType) -> float:
         """Return the predicted seconds of a move."""
-        return self._find_seconds(self._number(move, self._is_even(type)), move, type)
+        is_even = self._is_even(move.before, move.after, type)
+        known = self._seconds.setdefault(_find_amount(type, is_even), {})
+        return self._find_seconds(self._number(move, is_even), move, type, known)
 
-    def _find_seconds(self, number: int, move: Move, type: TensorType) -> float:
-        """Return the seconds of a move with a number, found once."""
-        known = self._seconds.setdefault(type, {})
+    def _find_seconds(self, number: int, move: Move, type: TensorType, known: Known) -> float:
+        """Return the seconds of a move with a number, found once for an amount."""
         if number not in known:
             known[number] = self._price(move, type)
         return known[number]
@@ -174,45 +181,48 @@ class Resharder:
         return collective_seconds(kind, nbytes, axes, self.mesh, self.hardware)
 
     def _search(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
-        is_even = self._is_even(type)
+        is_even = self._is_even(start, goal, type)
         steps = self._steps.setdefault((goal, None if is_even else type.shape), _Steps())
-        prices = self._prices.setdefault(type, {})
+        amount = _find_amount(type, is_even)
+        seconds = self._seconds.setdefault(amount, {})
+        weights = self._weights.setdefault(amount, {})
         order = itertools.count()  # ties go to the path found first
-        end = steps.number(goal)
-        queue: list[tuple[int, int, int, int, Trail]]
-        queue = [(0, 0, next(order), steps.number(start), None)]
-        done: set[int] = set()
-        reached = (math.inf, 0)  # what is no better would be looked at after the goal
+        here, end = steps.number(start), steps.number(goal)
+        queue: list[tuple[int, int, int, Trail]] = [(0, next(order), here, None)]
+        least = {end: MOST, here: 0}  # what is no better than a path to the goal is left out
         while queue:
-            price, count, _, here, trail = heapq.heappop(queue)
+            cost, _, here, trail = heapq.heappop(queue)
             if here == end:
-                return self._finish(trail, type, is_even)
-            if here in done:
+                return self._finish(trail, type, is_even, seconds)
+            if cost > least[here]:
                 continue
-            done.add(here)
             if here not in steps.known:
                 steps.known[here] = self._find_steps(here, steps, goal, type, is_even)
-            for number, is_collective, after, move in steps.known[here]:
-                if after in done:
-                    continue
-                if number not in prices:
-                    prices[number] = self._price_step(number, move, type)
-                cost = price + prices[number], count + is_collective
-                if prices[number] != REFUSED and cost < reached:
-                    heapq.heappush(queue, (*cost, next(order), after, (move, trail)))
-                    if after == end:
-                        reached = cost
+            for number, after, move in steps.known[here]:
+                if number not in weights:
+                    weights[number] = self._weigh(number, move, type, seconds)
+                found = cost + weights[number]
+                if found < least[end] and found < least.get(after, MOST):
+                    least[after] = found
+                    heapq.heappush(queue, (found, next(order), after, (move, trail)))
         raise PlanError(f"cannot reshard {type} from {start.describe()} to {goal.describe()}")
 
-    def _is_even(self, type: TensorType) -> bool:
-        """Whether all sizes divide: the moves are then the same for every shape."""
-        return not any(size % self.mesh.size for size in type.shape)
+    def _is_even(self, start: Sharding, goal: Sharding, type: TensorType) -> bool:
+        """Whether sizes divide wherever a value is cut on its way: so it is for every such shape.
+
+        A dimension is split over no axes but those of the start and of the goal.
+        """
+        return not any(
+            size % self.mesh.product({*before, *after})
+            for before, after, size in zip(start.dims, goal.dims, type.shape, strict=True)
+            if before or after
+        )
 
     def _find_steps(
         self, here: int, steps: _Steps, goal: Sharding, type: TensorType, is_even: bool
     ) -> tuple[Step, ...]:
         return tuple(
-            (self._number(move, is_even), int(move.is_collective), steps.number(move.after), move)
+            (self._number(move, is_even), steps.number(move.after), move)
             for move in list_moves(steps.shardings[here], goal, type, self._pads)
         )
 
@@ -226,12 +236,15 @@ class Resharder:
             key = (move.kind, move.axes, parts, move.before.reduction_of(move.axes[0]))
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _price_step(self, number: int, move: Move, type: TensorType) -> int:
-        if move.is_collective and self.refuses(move.kind, self.move_bytes(move, type)):
-            return REFUSED
-        return round(self._find_seconds(number, move, type) * PICOSECONDS)
+    def _weigh(self, number: int, move: Move, type: TensorType, seconds: Known) -> int:
+        """Return what a move adds to the cost of a path: its price, then whether it exchanges."""
+        if not move.is_collective:
+            return 0
+        if self.refuses(move.kind, self.move_bytes(move, type)):
+            return MOST
+        return round(self._find_seconds(number, move, type, seconds) * PICOSECONDS) * LONG + 1
 
-    def _finish(self, trail: Trail, type: TensorType, is_even: bool) -> Path:
+    def _finish(self, trail: Trail, type: TensorType, is_even: bool, known: Known) -> Path:
         moves: list[Move] = []
         while trail:
             move, trail = trail
@@ -242,9 +255,13 @@ class Resharder:
             self._merged[key] = merged, tuple(self._number(move, is_even) for move in merged)
         merged, numbers = self._merged[key]
         pairs = zip(numbers, merged, strict=True)
-        seconds = sum(self._find_seconds(number, move, type) for number, move in pairs)
+        seconds = sum(self._find_seconds(number, move, type, known) for number, move in pairs)
         collectives = sum(move.is_collective for move in merged)
         return Path(merged, round(seconds * PICOSECONDS), collectives)
+
+
+def _find_amount(type: TensorType, is_even: bool) -> Amount:
+    return (type.nbytes, type.dtype) if is_even else type
 
 
 def _axes_of_devices(move: Move) -> tuple[str, ...]:
