@@ -17,7 +17,6 @@ because an axis is in one place at a time.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,6 +33,8 @@ WORD = 2**62
 
 Kind = tuple[int, ...]
 """What all pairs have in common that are alike, as numbers."""
+Typical = tuple[Sharding, Sharding, TensorType]
+"""A pair, and a tensor."""
 
 
 class Pairs:
@@ -51,7 +52,6 @@ class Pairs:
         self._partials: dict[frozenset[tuple[str, str]], int] = {}
         self._pending: list[frozenset[tuple[str, str]]] = []
         self._sizes: dict[int, int] = {}
-        self._typical: dict[Kind, tuple[Shape, Sharding, Sharding] | None] = {}
 
     def number(self, shardings: tuple[Sharding, ...]) -> np.ndarray:
         """Return the numbers of shardings of one rank, from 0; those of a tuple are found once."""
@@ -115,27 +115,11 @@ class Pairs:
             kinds.append((int(is_fixed[pair]), *pending, *used[used > 0].tolist()))
         return kinds, parts[first].tolist(), first, alike
 
-    def find_typical(
-        self, kind: Kind, nbytes: int, dtype: DType
-    ) -> tuple[TensorType, Sharding, Sharding] | None:
-        """Return a tensor and a pair of shardings of a kind; None if sizes make a difference.
+    def find_typical(self, kind: Kind) -> Typical | None:
+        """Return a pair of a kind; None if sizes make a difference.
 
-        Args:
-            kind: of the pair.
-            nbytes: of what goes.
-            dtype: its elements.
+        The last dimension of the tensor is not split; the others have the least sizes.
         """
-        if kind not in self._typical:
-            self._typical[kind] = self._make_typical(kind)
-        typical = self._typical[kind]
-        if typical is None:
-            return None
-        sizes, start, goal = typical
-        rest = nbytes // dtype.itemsize // math.prod(sizes)
-        return TensorType((*sizes, rest), dtype), start, goal
-
-    def _make_typical(self, kind: Kind) -> tuple[Shape, Sharding, Sharding] | None:
-        """Return a pair of a kind, and the sizes of all dimensions but the last one, least ones."""
         if any(code >> 2 * BITS for code in kind[3:]):
             return None
         axes, low = list(self._axes), 2**BITS - 1
@@ -144,7 +128,7 @@ class Pairs:
         both = ({*one, *other} for one, other in zip(before, after, strict=True))
         start = Sharding(self._mesh, (*before, ()), self._list_pending(kind[1]))
         goal = Sharding(self._mesh, (*after, ()), self._list_pending(kind[2]))
-        return tuple(map(self._mesh.product, both)), start, goal
+        return start, goal, TensorType((*map(self._mesh.product, both), 1), DType.int8)
 
     def _leave_out_common(self, one: int, other: int) -> tuple[int, int]:
         """Return numbers of what is partial without what stays so."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from mithril.mesh import Sharding
-from mithril.sharding.alike import Kind, Pairs
-from mithril.sharding.reshard import Resharder
+from mithril.sharding.alike import Kind, Pairs, Typical
+from mithril.sharding.reshard import Journey, Resharder
 from mithril.types import DType, TensorType
 
 FORBIDDEN = float("inf")
@@ -39,6 +39,7 @@ class MovePrices:
         ] = {}
         self._known: dict[TensorType, np.ndarray] = {}
         self._prices: dict[tuple[int, DType], dict[Kind, float]] = {}
+        self._journeys: dict[Kind, tuple[Typical, Journey] | None] = {}
         self._shaped: dict[tuple[int, float, bool], tuple[np.ndarray, np.ndarray]] = {}
 
     def tabulate(self, type: TensorType, starts: Shardings, goals: Shardings) -> np.ndarray:
@@ -88,19 +89,6 @@ class MovePrices:
             self._shaped[key] = prices, multiply(turned, times)
         return self._shaped[key][1]
 
-    def move(self, type: TensorType, start: Sharding, goal: Sharding) -> float:
-        """Return the price of a move; infinite where there is none."""
-        if start == goal:
-            return 0.0
-        for axis, reduction in goal.partial:
-            held = start.reduction_of(axis)
-            if held != reduction and not (held is None and reduction == "sum"):
-                return FORBIDDEN  # only a sum can be made partial
-        path = self.resharder.find_path(start, goal, type)
-        if path is None:
-            return FORBIDDEN
-        return path.price * PRICE_UNIT + path.collectives * COLLECTIVE_TIE
-
     def _tabulate(
         self, type: TensorType, starts: Shardings, goals: Shardings, wanted: np.ndarray
     ) -> np.ndarray:
@@ -132,13 +120,39 @@ class MovePrices:
         prices = []
         for kind, part, pair in zip(kinds, parts, first, strict=True):
             nbytes = type.nbytes // part
-            known_of = self._prices.setdefault((nbytes, type.dtype), {})
-            if kind not in known_of:
-                typical = self._pairs.find_typical(kind, nbytes, type.dtype)
+            of_amount = self._prices.setdefault((nbytes, type.dtype), {})
+            if kind not in of_amount:
                 ends = (self._pairs.find_sharding(type.rank, at[pair]) for at in (starts, goals))
-                known_of[kind] = self.move(*(typical or (type, *ends)))
-            prices.append(known_of[kind])
+                of_amount[kind] = self._price(type, *ends, kind, nbytes)
+            prices.append(of_amount[kind])
         known[starts, goals] = np.array(prices)[alike]
+
+    def _price(
+        self, type: TensorType, start: Sharding, goal: Sharding, kind: Kind, nbytes: int
+    ) -> float:
+        """Return the price of moving so many bytes between a pair of a kind; infinite: no way."""
+        if not _is_possible(start, goal):
+            return FORBIDDEN
+        if kind not in self._journeys:
+            typical = self._pairs.find_typical(kind)
+            self._journeys[kind] = typical and (typical, self.resharder.begin(*typical))
+        known = self._journeys[kind]
+        if known is None:  # sizes make a difference
+            path = self.resharder.find_path(self.resharder.begin(start, goal, type), type)
+        else:
+            (*_, least), journey = known
+            rest = nbytes // type.dtype.itemsize // least.size
+            typical_type = TensorType((*least.shape[:-1], rest), type.dtype)
+            path = self.resharder.find_path(journey, typical_type)
+        if path is None:
+            return FORBIDDEN
+        return path.price * PRICE_UNIT + path.collectives * COLLECTIVE_TIE
+
+
+def _is_possible(start: Sharding, goal: Sharding) -> bool:
+    """Whether what is partial in the goal is so before, or is a sum that can be made of a value."""
+    held = dict(start.partial)
+    return all(held.get(axis, "sum") == reduction for axis, reduction in goal.partial)
 
 
 def multiply(prices: np.ndarray, times: float) -> np.ndarray:

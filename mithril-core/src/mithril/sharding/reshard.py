@@ -9,7 +9,6 @@ do not divide, parts travel with their padding; a permute needs equal parts.
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,8 +43,10 @@ PriceKey = tuple[object, ...]
 """What the time of a move depends on, beside the type."""
 Amount = TensorType | tuple[int, DType]
 """What it depends on of the type: bytes and elements, where sizes divide."""
-Known = dict[int, float]
-"""The seconds of moves by number."""
+Seconds = dict[int, float]
+"""Of moves, by number."""
+Weights = dict[int, int]
+"""What moves add to the cost of a path, by number."""
 LONG = 2**10
 """So many moves no path has: the cost of one is its price times this, and its collectives."""
 MOST = 2**200
@@ -66,6 +67,27 @@ class _Steps:
         if number == len(self.shardings):
             self.shardings.append(sharding)
         return number
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """A start and a goal, of which is known what can be done on the way.
+
+    Args:
+        start: the sharding to start from.
+        goal: the one to end in.
+        steps: what can be done.
+        here: number of the start.
+        end: number of the goal.
+        is_even: whether sizes divide wherever a value is cut.
+    """
+
+    start: Sharding
+    goal: Sharding
+    steps: _Steps
+    here: int
+    end: int
+    is_even: bool
 
 
 class Resharder:
@@ -92,8 +114,7 @@ class Resharder:
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
         self._steps: dict[tuple[Sharding, Shape | None], _Steps] = {}
         self._numbers: dict[PriceKey, int] = {}
-        self._seconds: dict[Amount, Known] = {}
-        self._weights: dict[Amount, dict[int, int]] = {}
+        self._known: dict[Amount, tuple[Weights, Seconds]] = {}
         self._merged: dict[tuple[int, ...], tuple[tuple[Move, ...], tuple[int, ...]]] = {}
 
     def path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
@@ -105,17 +126,27 @@ class Resharder:
         key = (start, goal, type)
         found = self._paths.get(key)
         if found is None:
-            found = self._paths[key] = self._search(start, goal, type)
+            journey = self.begin(start, goal, type)
+            found = self._paths[key] = self._search(journey, type)
         return found
 
-    def find_path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path | None:
+    def begin(self, start: Sharding, goal: Sharding, type: TensorType) -> Journey:
+        """Return what is known of the way from a start to a goal.
+
+        It is the same for other types if sizes divide wherever a value is cut.
+        """
+        is_even = self._is_even(start, goal, type)
+        steps = self._steps.setdefault((goal, None if is_even else type.shape), _Steps())
+        return Journey(start, goal, steps, steps.number(start), steps.number(goal), is_even)
+
+    def find_path(self, journey: Journey, type: TensorType) -> Path | None:
         """Return the cheapest path, None if there is none without what is refused.
 
         Raises:
             PlanError: there would be none with that, either.
         """
         try:
-            return self.path(start, goal, type)
+            return self._search(journey, type)
         except PlanError:
             if self._refuses is None:
                 raise
@@ -151,11 +182,10 @@ class Resharder:
 
     def seconds(self, move: Move, type: TensorType) -> float:
         """Return the predicted seconds of a move."""
-        is_even = self._is_even(move.before, move.after, type)
-        known = self._seconds.setdefault(_find_amount(type, is_even), {})
-        return self._find_seconds(self._number(move, is_even), move, type, known)
+        _, known = self._known.setdefault(type, ({}, {}))
+        return self._find_seconds(self._number(move, is_even=False), move, type, known)
 
-    def _find_seconds(self, number: int, move: Move, type: TensorType, known: Known) -> float:
+    def _find_seconds(self, number: int, move: Move, type: TensorType, known: Seconds) -> float:
         """Return the seconds of a move with a number, found once for an amount."""
         if number not in known:
             known[number] = self._price(move, type)
@@ -180,32 +210,32 @@ class Resharder:
         """Return the predicted seconds of a collective over some axes of the mesh."""
         return collective_seconds(kind, nbytes, axes, self.mesh, self.hardware)
 
-    def _search(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
-        is_even = self._is_even(start, goal, type)
-        steps = self._steps.setdefault((goal, None if is_even else type.shape), _Steps())
-        amount = _find_amount(type, is_even)
-        seconds = self._seconds.setdefault(amount, {})
-        weights = self._weights.setdefault(amount, {})
-        order = itertools.count()  # ties go to the path found first
-        here, end = steps.number(start), steps.number(goal)
-        queue: list[tuple[int, int, int, Trail]] = [(0, next(order), here, None)]
+    def _search(self, journey: Journey, type: TensorType) -> Path:
+        steps, here, end = journey.steps, journey.here, journey.end
+        amount: Amount = (type.nbytes, type.dtype) if journey.is_even else type
+        if amount not in self._known:
+            self._known[amount] = {}, {}
+        weights, seconds = self._known[amount]
+        count = 0  # ties go to the path found first
+        queue: list[tuple[int, int, int, Trail]] = [(0, count, here, None)]
         least = {end: MOST, here: 0}  # what is no better than a path to the goal is left out
         while queue:
             cost, _, here, trail = heapq.heappop(queue)
             if here == end:
-                return self._finish(trail, type, is_even, seconds)
+                return self._finish(trail, type, journey.is_even, seconds)
             if cost > least[here]:
                 continue
             if here not in steps.known:
-                steps.known[here] = self._find_steps(here, steps, goal, type, is_even)
+                steps.known[here] = self._find_steps(here, journey, type)
             for number, after, move in steps.known[here]:
                 if number not in weights:
                     weights[number] = self._weigh(number, move, type, seconds)
                 found = cost + weights[number]
                 if found < least[end] and found < least.get(after, MOST):
-                    least[after] = found
-                    heapq.heappush(queue, (found, next(order), after, (move, trail)))
-        raise PlanError(f"cannot reshard {type} from {start.describe()} to {goal.describe()}")
+                    least[after], count = found, count + 1
+                    heapq.heappush(queue, (found, count, after, (move, trail)))
+        start, goal = (end.describe() for end in (journey.start, journey.goal))
+        raise PlanError(f"cannot reshard {type} from {start} to {goal}")
 
     def _is_even(self, start: Sharding, goal: Sharding, type: TensorType) -> bool:
         """Whether sizes divide wherever a value is cut on its way: so it is for every such shape.
@@ -218,12 +248,11 @@ class Resharder:
             if before or after
         )
 
-    def _find_steps(
-        self, here: int, steps: _Steps, goal: Sharding, type: TensorType, is_even: bool
-    ) -> tuple[Step, ...]:
+    def _find_steps(self, here: int, journey: Journey, type: TensorType) -> tuple[Step, ...]:
+        steps, is_even = journey.steps, journey.is_even
         return tuple(
             (self._number(move, is_even), steps.number(move.after), move)
-            for move in list_moves(steps.shardings[here], goal, type, self._pads)
+            for move in list_moves(steps.shardings[here], journey.goal, type, self._pads)
         )
 
     def _number(self, move: Move, is_even: bool) -> int:
@@ -236,7 +265,7 @@ class Resharder:
             key = (move.kind, move.axes, parts, move.before.reduction_of(move.axes[0]))
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _weigh(self, number: int, move: Move, type: TensorType, seconds: Known) -> int:
+    def _weigh(self, number: int, move: Move, type: TensorType, seconds: Seconds) -> int:
         """Return what a move adds to the cost of a path: its price, then whether it exchanges."""
         if not move.is_collective:
             return 0
@@ -244,7 +273,7 @@ class Resharder:
             return MOST
         return round(self._find_seconds(number, move, type, seconds) * PICOSECONDS) * LONG + 1
 
-    def _finish(self, trail: Trail, type: TensorType, is_even: bool, known: Known) -> Path:
+    def _finish(self, trail: Trail, type: TensorType, is_even: bool, known: Seconds) -> Path:
         moves: list[Move] = []
         while trail:
             move, trail = trail
@@ -260,13 +289,9 @@ class Resharder:
         return Path(merged, round(seconds * PICOSECONDS), collectives)
 
 
-def _find_amount(type: TensorType, is_even: bool) -> Amount:
-    return (type.nbytes, type.dtype) if is_even else type
-
-
 def _axes_of_devices(move: Move) -> tuple[str, ...]:
     """Return the axes over which devices exchange data: micro-batches are of one device."""
     return tuple(axis for axis in move.axes if axis != MICRO)
 
 
-__all__ = ["PICOSECONDS", "Path", "Resharder"]
+__all__ = ["PICOSECONDS", "Journey", "Path", "Resharder"]
