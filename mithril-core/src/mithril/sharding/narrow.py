@@ -34,14 +34,14 @@ ROUNDS = 12
 """So many times that is done at most."""
 ALIKE = 5
 """Variables are first taken to be alike that look so so many steps around."""
-COARSE = 3
+COARSE = 4
 """So many rounds are done with these groups."""
 FEW = 0.5
 """It is worth while where groups are such a part of the variables."""
-MARGINS = (2.0**-8, 2.0**-11, 2.0**-14)
-"""Margins that are tried as long as no choice is known, as parts of the bound."""
+WIDEST = 2.0**-5
+"""A choice that is further above the bound than such a part of it tells nothing of margins."""
 STEPS = (2.0**-3, 2.0**-6, 2.0**-9)
-"""Margins that are tried afterwards, as parts of what is between the bound and that choice."""
+"""Margins that are tried, as parts of what is between the bound and the known choice."""
 LITTLE = 0.1
 """The last round is one that closes no such part of that, and leaves out no such part of values."""
 SHARE = 16
@@ -60,20 +60,28 @@ def minimise(
     tables: Sequence[Table],
     cap: int = TABLE_CAP,
     work: Work | None = None,
+    below: float = math.inf,
 ) -> Answer:
     """Return the minimising value of each variable, the minimum, and a bound of it.
 
-    Arguments are those of `eliminate`, which this is where no table outgrows the cap.
+    Where no table outgrows the cap this is `eliminate`, whose arguments are the others.
+
+    Args:
+        domains: number of values of each variable.
+        tables: cost tables; their sum is minimised.
+        cap: largest table, in entries.
+        work: counts what is done.
+        below: what a choice has to cost less than; the answer's cost may be infinite if none does.
     """
     scopes = [table.variables for table in tables]
     is_paired = max(map(len, scopes), default=0) <= 2
     is_large = is_paired and max(domains, default=1) ** LARGE > cap
     if is_large and outgrows(domains, scopes, cap):
-        return _Narrowing(domains, tables, cap, work).run()
+        return _Narrowing(domains, tables, cap, work, below).run()
     best = eliminate(domains, tables, cap, work)
     if best.is_exact or not is_paired:
         return best
-    narrowing = _Narrowing(domains, tables, cap, work)
+    narrowing = _Narrowing(domains, tables, cap, work, below)
     narrowing.note(best)
     return narrowing.run()
 
@@ -81,12 +89,18 @@ def minimise(
 class _Narrowing:
     """A minimisation over fewer and fewer values.
 
-    Arguments are those of `eliminate`.
+    Arguments are those of `minimise`.
     """
 
     def __init__(
-        self, domains: Sequence[int], tables: Sequence[Table], cap: int, work: Work | None
+        self,
+        domains: Sequence[int],
+        tables: Sequence[Table],
+        cap: int,
+        work: Work | None,
+        below: float,
     ) -> None:
+        self._below = below
         self._all, self._cap, self._work = tables, cap, work
         self._reduced = reduce(domains, tables, work)
         self._tables = self._reduced.tables
@@ -109,33 +123,38 @@ class _Narrowing:
         if self._bound < self._find_limit():
             # Every better choice is among the values that are left.
             rest = self._solve(_list_all([len(some) for some in self._left]), self._cap)
-            self._bound = max(self._bound, min(rest.bound, self._cost))
-        is_best = self._bound >= self._find_limit()
-        return Answer(self._picked, self._cost, self._cost if is_best else self._bound)
+            self._bound = max(self._bound, min(rest.bound, self._cost, self._below))
+        if self._bound < self._find_limit():
+            return Answer(self._picked, self._cost, self._bound)
+        if self._cost >= self._below:
+            return Answer({}, math.inf, self._below)
+        return Answer(self._picked, self._cost, self._cost)
 
     def _leave_out_most(self) -> None:
         """Leave out values until what is left can be eliminated, or nothing more is found."""
         for number in range(ROUNDS):
-            before, held = self._cost - self._bound, _count(self._left)
+            before, held = self._find_limit() - self._bound, _count(self._left)
             least, more = self._diffuse(is_coarse=number < COARSE)
             self._bound = max(self._bound, least)
-            margin = self._seek(least, more)
-            few = _keep(more, MARGINS[-1] * abs(least))
+            is_dear = self._below <= self._cost < math.inf  # a better one is hardly met
+            margin = -math.inf if is_dear else self._seek(least, more)
+            few = _keep(more, STEPS[-1] * WIDEST * abs(least))
             if math.isinf(self._cost) and number >= COARSE and all(map(len, few)):
                 self._solve(few, self._cap // SHARE)
             gap = self._find_limit() - least
             if margin >= gap or not self._leave_out(_keep(more, gap)):
-                self._bound = self._cost
+                self._bound = min(self._cost, self._below)
                 break
             if not self._outgrows(self._left):
                 break
-            gains = before - (self._cost - self._bound) > LITTLE * before
+            gains = before - (self._find_limit() - self._bound) > LITTLE * before
             if number >= COARSE and not gains and _count(self._left) > (1.0 - LITTLE) * held:
                 break
 
     def _find_limit(self) -> float:
-        """Return what a choice has to be below to be better than the known one."""
-        return self._cost - NEAR * abs(self._cost) if math.isfinite(self._cost) else self._cost
+        """Return what a choice has to be below to be worth to be known."""
+        known = min(self._cost, self._below)
+        return known - NEAR * abs(known) if math.isfinite(known) else known
 
     def _diffuse(self, *, is_coarse: bool) -> tuple[float, list[np.ndarray]]:
         """Return a bound, and for each value that is left how much higher it is with that one."""
@@ -153,10 +172,9 @@ class _Narrowing:
 
     def _seek(self, least: float, more: Values) -> float:
         """Note the best choice of values within a margin, and return that; nothing of -inf."""
-        is_known = math.isfinite(self._cost)
-        gap = self._cost - least
-        for part in STEPS if is_known else MARGINS:
-            margin = part * (gap if is_known else abs(least))
+        widest = min(self._find_limit() - least, WIDEST * abs(least))
+        for part in STEPS:
+            margin = part * widest
             kept = _keep(more, margin)
             if all(map(len, kept)) and not self._outgrows(kept):
                 self._solve(kept, self._cap)
