@@ -51,6 +51,7 @@ class Pairs:
         self._masks = [0]
         self._partials: dict[frozenset[tuple[str, str]], int] = {}
         self._pending: list[frozenset[tuple[str, str]]] = []
+        self._changes: dict[tuple[int, int], tuple[int, int]] = {}
         self._sizes: dict[int, int] = {}
 
     def number(self, shardings: tuple[Sharding, ...]) -> np.ndarray:
@@ -100,19 +101,22 @@ class Pairs:
         uneven, counts = self._find_uneven(before, after, shape)
         stays = (before == after) & (uneven == 0)
         parts = np.where(stays, counts, 1).prod(axis=1)
-        codes = np.where(stays, 0, uneven << 2 * BITS | before << BITS | after)
-        numbers = _number_codes(codes)
+        count = len(self._axes)
+        numbers = np.where(stays, 0, (uneven * count + before) * count + after)
         is_fixed = self._find_fixed(rank, starts, goals)
         places = np.where(numbers > 0, np.arange(1, len(shape) + 1), 0)
         order = np.where(is_fixed[:, None], places, numbers).argsort(axis=1, kind="stable")
         columns = np.take_along_axis(numbers, order, axis=1).T
         ends = partials[starts], partials[goals]
-        first, alike = _find_alike([is_fixed, parts, *ends, *columns])
-        kinds = []
-        for pair in first:
-            used = codes[pair][order[pair]]
-            pending = self._leave_out_common(*(int(partial[pair]) for partial in ends))
-            kinds.append((int(is_fixed[pair]), *pending, *used[used > 0].tolist()))
+        kept = np.where(stays, np.array(self._masks)[before], 0).sum(axis=1)
+        first, alike = _find_alike([is_fixed, kept, *ends, *columns])
+        rows = zip(is_fixed[first], *(partial[first] for partial in ends), strict=True)
+        codes = uneven << 2 * BITS | before << BITS | after
+        codes = np.take_along_axis(np.where(stays, 0, codes)[first], order[first], axis=1)
+        kinds = [
+            (int(flag), *self._leave_out_common(one, other), *filter(None, used))
+            for (flag, one, other), used in zip(rows, codes.tolist(), strict=True)
+        ]
         return kinds, parts[first].tolist(), first, alike
 
     def find_typical(self, kind: Kind) -> Typical | None:
@@ -132,8 +136,11 @@ class Pairs:
 
     def _leave_out_common(self, one: int, other: int) -> tuple[int, int]:
         """Return numbers of what is partial without what stays so."""
-        before, after = self._pending[one], self._pending[other]
-        return self._number_partial(before - after), self._number_partial(after - before)
+        if (one, other) not in self._changes:
+            before, after = self._pending[one], self._pending[other]
+            changes = self._number_partial(before - after), self._number_partial(after - before)
+            self._changes[one, other] = changes
+        return self._changes[one, other]
 
     def _list_pending(self, number: int) -> tuple[tuple[str, str], ...]:
         names = self._mesh.names
@@ -206,13 +213,6 @@ class _Rank:
     def list_dims(self, rank: int) -> np.ndarray:
         """Return the axes of each dimension of each sharding."""
         return np.array(self.dims, dtype=np.int64).reshape(len(self.dims), rank)
-
-
-def _number_codes(codes: np.ndarray) -> np.ndarray:
-    """Return codes as small numbers in the same order; 0 stays 0."""
-    values, numbers = np.unique(codes, return_inverse=True)
-    found: np.ndarray = numbers.reshape(codes.shape)
-    return found + 1 if values.size and values[0] else found
 
 
 def _find_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -107,17 +107,18 @@ def eliminate(
     """
     tables = list(tables)
     state = _State(domains, tables, work or Work(), cap)
-    trail: list[_Known | _Guessed] = []
+    trail: list[_Known | _Summed] = []
+    is_exact = True
     while (cheapest := state.cheapest()) is not None:
         variable, size = cheapest
-        in_groups = size > cap
-        trail.append(
-            state.eliminate_in_groups(variable) if in_groups else state.eliminate(variable)
-        )
+        if size > cap:
+            is_exact = False
+            trail.append(state.eliminate_in_groups(variable))
+        else:
+            trail.append(state.eliminate(variable))
     picked: dict[int, int] = {}
     for step in reversed(trail):
         picked[step.variable] = step.pick(picked)
-    is_exact = not any(isinstance(step, _Guessed) for step in trail)
     cost = state.constant if is_exact else evaluate(tables, picked)
     return Answer(picked, cost, state.constant)
 
@@ -136,7 +137,7 @@ class Reduced:
     variables: Sequence[int]
     domains: Sequence[int]
     tables: Sequence[Table]
-    trail: Sequence[_Known]
+    trail: Sequence[_Known | _Summed]
 
     def complete(self, picked: Mapping[int, int]) -> dict[int, int]:
         """Return the best values of all variables of the whole sum for some of those left."""
@@ -190,8 +191,8 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Guessed:
-    """A variable that was minimised over in groups: the tables that it was in."""
+class _Summed:
+    """A variable that was minimised over, of which it is not noted where: its tables."""
 
     variable: int
     tables: Sequence[Table]
@@ -228,8 +229,8 @@ class _State:
         self._work.compared += self._order.compared - before
         return found
 
-    def eliminate(self, variable: int) -> _Known:
-        """Minimise over a variable; return its best value for all settings of its neighbours."""
+    def eliminate(self, variable: int) -> _Known | _Summed:
+        """Minimise over a variable; return what tells its best value for all neighbours'."""
         tables, around = self._remove(variable)
         neighbours = tuple(sorted(around))
         shared, best = self._steps.minimise(
@@ -238,9 +239,11 @@ class _State:
         )
         self._insert(neighbours, shared)
         self._order.join(neighbours)
+        if best is None:
+            return _Summed(variable, tables)
         return _Known(variable, neighbours, best)
 
-    def eliminate_in_groups(self, variable: int) -> _Guessed:
+    def eliminate_in_groups(self, variable: int) -> _Summed:
         """Minimise over a variable, its tables in groups below the cap; return the tables."""
         tables, neighbours = self._remove(variable)
         groups = _group(tables, self._domains, self._cap)
@@ -257,13 +260,13 @@ class _State:
         for one in neighbours:
             around = {v for table in self._tables.get(one, ()) for v in table.variables}
             self._order.surround(one, around - {one})
-        return _Guessed(variable, tables)
+        return _Summed(variable, tables)
 
     def find_neighbours(self, variable: int) -> frozenset[int] | None:
         """Return what a variable shares tables with; None if it is in none, or is eliminated."""
         return self._order.find_neighbours(variable)
 
-    def list_rest(self, trail: Sequence[_Known]) -> Reduced:
+    def list_rest(self, trail: Sequence[_Known | _Summed]) -> Reduced:
         """Return what is left."""
         variables = sorted(variable for variable, tables in self._tables.items() if tables)
         places = {variable: at for at, variable in enumerate(variables)}
@@ -326,8 +329,8 @@ Term = tuple[np.ndarray, tuple[int, ...]]
 """Costs, and which dimension of a step each of their dimensions is."""
 Shared = tuple[float, np.ndarray]
 """The least of some costs, and the one array that stands for all that are equal but for it."""
-Minimum = tuple[Shared, np.ndarray]
-"""The least costs for every setting of the other dimensions, and where they are."""
+Minimum = tuple[Shared, np.ndarray | None]
+"""The least costs for every setting of the other dimensions, and where they are, if it is noted."""
 
 
 @dataclass(slots=True)
@@ -370,7 +373,8 @@ class _Steps:
             return self.minima[key]
         self.work.entries += math.prod(shape)
         spread = [_spread(costs, positions, len(shape)) for costs, positions in terms]
-        smallest, best = (_sweep if math.prod(shape[:-1]) > WIDE else _add_up)(shape, spread)
+        is_wide = math.prod(shape[:-1]) > WIDE
+        smallest, best = (_sweep(shape, spread), None) if is_wide else _add_up(shape, spread)
         self.minima[key] = self._compare(smallest), best
         return self.minima[key]
 
@@ -384,19 +388,16 @@ def _add_up(shape: Sequence[int], terms: Sequence[np.ndarray]) -> tuple[np.ndarr
     return np.take_along_axis(total, best[..., None], axis=-1)[..., 0], best
 
 
-def _sweep(shape: Sequence[int], terms: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same as `_add_up` without the sum in memory: one entry of the last dimension a time."""
+def _sweep(shape: Sequence[int], terms: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the least of a sum over its last dimension, which is not in memory as a whole."""
     layers = [np.ascontiguousarray(np.moveaxis(term, -1, 0)) for term in terms]
-    least, best = np.full(shape[:-1], np.inf), np.zeros(shape[:-1], dtype=np.intp)
-    total, is_less = np.empty(shape[:-1]), np.empty(shape[:-1], dtype=bool)
+    least, total = np.full(shape[:-1], np.inf), np.empty(shape[:-1])
     for at in range(shape[-1]):
         np.add(layers[0][at], 0.0, out=total)
         for layer in layers[1:]:
             total += layer[at]
-        np.less(total, least, out=is_less)
-        np.copyto(least, total, where=is_less)
-        np.copyto(best, at, where=is_less)
-    return least, best
+        np.minimum(least, total, out=least)
+    return least
 
 
 def _find_positions(table: Table, order: Sequence[int]) -> tuple[int, ...]:

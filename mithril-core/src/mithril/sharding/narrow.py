@@ -108,13 +108,12 @@ class _Narrowing:
         self._left = _list_all(self._reduced.domains)
         self._messages: dict[Ends, Messages] | None = None
         self._picked: dict[int, int] = {}
+        self._met: dict[int, int] = {}  # a better choice of the variables that are left
         self._cost, self._bound = math.inf, -math.inf
 
     def note(self, answer: Answer) -> None:
-        """Note a choice, and a bound of all."""
-        self._bound = max(self._bound, answer.bound)
-        if answer.cost < self._cost or not self._picked:
-            self._picked, self._cost = answer.picked, answer.cost
+        """Note a choice, and a bound of all, before anything is known."""
+        self._picked, self._cost, self._bound = answer.picked, answer.cost, answer.bound
 
     def run(self) -> Answer:
         """Return the best choice, and a bound of all."""
@@ -124,11 +123,12 @@ class _Narrowing:
             # Every better choice is among the values that are left.
             rest = self._solve(_list_all([len(some) for some in self._left]), self._cap)
             self._bound = max(self._bound, min(rest.bound, self._cost, self._below))
-        if self._bound < self._find_limit():
-            return Answer(self._picked, self._cost, self._bound)
-        if self._cost >= self._below:
+        is_best = self._bound >= self._find_limit()
+        if is_best and self._cost >= self._below:
             return Answer({}, math.inf, self._below)
-        return Answer(self._picked, self._cost, self._cost)
+        picked = self._reduced.complete(self._met) if self._met else self._picked
+        cost = evaluate(self._all, picked)
+        return Answer(picked, cost, cost if is_best else self._bound)
 
     def _leave_out_most(self) -> None:
         """Leave out values until what is left can be eliminated, or nothing more is found."""
@@ -189,9 +189,10 @@ class _Narrowing:
         """Note the best choice of some of the values that are left, and return it."""
         tables = _restrict(self._tables, values)
         found = eliminate([len(some) for some in values], tables, cap, self._work)
-        left = {v: int(self._left[v][values[v][at]]) for v, at in found.picked.items()}
-        picked = self._reduced.complete(left)
-        self.note(Answer(picked, evaluate(self._all, picked), self._bound))
+        if found.cost < self._cost or not (self._picked or self._met):
+            picked = found.picked.items()
+            self._met = {v: int(self._left[v][values[v][at]]) for v, at in picked}
+            self._cost = found.cost
         return found
 
     def _leave_out(self, kept: Values) -> bool:
