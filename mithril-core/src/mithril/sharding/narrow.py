@@ -28,11 +28,11 @@ from mithril.sharding.eliminate import (
 )
 from mithril.sharding.order import outgrows
 
-SWEEPS = 8
+SWEEPS = 12
 """So many times costs go forward and backward before values are left out."""
 ROUNDS = 12
 """So many times that is done at most."""
-ALIKE = 5
+ALIKE = 3
 """Variables are first taken to be alike that look so so many steps around."""
 COARSE = 4
 """So many rounds are done with these groups."""
@@ -108,7 +108,7 @@ class _Narrowing:
         self._left = _list_all(self._reduced.domains)
         self._messages: dict[Ends, Messages] | None = None
         self._picked: dict[int, int] = {}
-        self._met: dict[int, int] = {}  # a better choice of the variables that are left
+        self._met: dict[int, int] | None = None  # a better choice of the variables that are left
         self._cost, self._bound = math.inf, -math.inf
 
     def note(self, answer: Answer) -> None:
@@ -126,7 +126,7 @@ class _Narrowing:
         is_best = self._bound >= self._find_limit()
         if is_best and self._cost >= self._below:
             return Answer({}, math.inf, self._below)
-        picked = self._reduced.complete(self._met) if self._met else self._picked
+        picked = self._picked if self._met is None else self._reduced.complete(self._met)
         cost = evaluate(self._all, picked)
         return Answer(picked, cost, cost if is_best else self._bound)
 
@@ -189,7 +189,7 @@ class _Narrowing:
         """Note the best choice of some of the values that are left, and return it."""
         tables = _restrict(self._tables, values)
         found = eliminate([len(some) for some in values], tables, cap, self._work)
-        if found.cost < self._cost or not (self._picked or self._met):
+        if found.cost < self._cost or not (self._picked or self._met is not None):
             picked = found.picked.items()
             self._met = {v: int(self._left[v][values[v][at]]) for v, at in picked}
             self._cost = found.cost
