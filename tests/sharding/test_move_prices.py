@@ -50,7 +50,9 @@ def questions(draw: st.DrawFn) -> tuple[Mesh, list[tuple[TensorType, list[Shardi
     return mesh, found
 
 
-def price(hardware: Hardware, pads: bool, type: TensorType, start: Sharding, goal: Sharding) -> float:
+def price(
+    hardware: Hardware, pads: bool, type: TensorType, start: Sharding, goal: Sharding
+) -> float:
     """Return what a path costs that nothing is known of beforehand."""
     for axis, reduction in goal.partial:
         if start.reduction_of(axis) not in (reduction, *([None] if reduction == "sum" else [])):

@@ -72,7 +72,9 @@ class Pairs:
         """Return the sharding with a number."""
         return self._ranks[rank].shardings[number]
 
-    def keeps_partial(self, starts: tuple[Sharding, ...], goals: tuple[Sharding, ...]) -> np.ndarray:
+    def keeps_partial(
+        self, starts: tuple[Sharding, ...], goals: tuple[Sharding, ...]
+    ) -> np.ndarray:
         """Return for each start and goal whether the goal is partial over all that the start is."""
         sides = []
         for shardings in (starts, goals):

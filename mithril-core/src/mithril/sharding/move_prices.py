@@ -62,7 +62,7 @@ class MovePrices:
         return self._tables[key][2]
 
     def tabulate_exits(self, type: TensorType, homes: Shardings, goals: Shardings) -> np.ndarray:
-        """Return the price of bringing an output from each home to each sharding it may leave in."""
+        """Return the price of bringing an output from each home to where it may leave."""
         key = ("exit", type, id(homes), id(goals))
         if key not in self._tables:
             is_whole = np.array([[not home.partial] for home in homes])
@@ -92,7 +92,7 @@ class MovePrices:
     def _tabulate(
         self, type: TensorType, starts: Shardings, goals: Shardings, wanted: np.ndarray
     ) -> np.ndarray:
-        """Return the prices that are wanted, for each start and goal or all; others are infinite."""
+        """Return the prices that are wanted, of each pair or of all; others are infinite."""
         rows, columns = self._pairs.number(starts), self._pairs.number(goals)
         known = self._find_known(type)
         found = known[np.ix_(rows, columns)]
@@ -122,8 +122,9 @@ class MovePrices:
             nbytes = type.nbytes // part
             of_amount = self._prices.setdefault((nbytes, type.dtype), {})
             if kind not in of_amount:
-                ends = (self._pairs.find_sharding(type.rank, at[pair]) for at in (starts, goals))
-                of_amount[kind] = self._price(type, *ends, kind, nbytes)
+                start = self._pairs.find_sharding(type.rank, starts[pair])
+                goal = self._pairs.find_sharding(type.rank, goals[pair])
+                of_amount[kind] = self._price(type, start, goal, kind, nbytes)
             prices.append(of_amount[kind])
         known[starts, goals] = np.array(prices)[alike]
 
