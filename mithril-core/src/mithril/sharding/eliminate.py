@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mithril.sharding.minima import find_minima, minimise_sum, spread_out
 from mithril.sharding.order import Order
 
 TABLE_CAP = 4_000_000
@@ -372,40 +373,15 @@ class _Steps:
             self.work.looked_up += 1
             return self.minima[key]
         self.work.entries += math.prod(shape)
-        spread = [_spread(costs, positions, len(shape)) for costs, positions in terms]
+        spread = [spread_out(costs, positions, len(shape)) for costs, positions in terms]
         is_wide = math.prod(shape[:-1]) > WIDE
-        smallest, best = (_sweep(shape, spread), None) if is_wide else _add_up(shape, spread)
+        smallest, best = (
+            (minimise_sum(shape, spread), None) if is_wide else find_minima(shape, spread)
+        )
         self.minima[key] = self._compare(smallest), best
         return self.minima[key]
-
-
-def _add_up(shape: Sequence[int], terms: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least of a sum over its last dimension, and where it is."""
-    total = np.zeros(shape)
-    for term in terms:
-        total += term
-    best = total.argmin(axis=-1)
-    return np.take_along_axis(total, best[..., None], axis=-1)[..., 0], best
-
-
-def _sweep(shape: Sequence[int], terms: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the least of a sum over its last dimension, which is not in memory as a whole."""
-    layers = [np.ascontiguousarray(np.moveaxis(term, -1, 0)) for term in terms]
-    least, total = np.full(shape[:-1], np.inf), np.empty(shape[:-1])
-    for at in range(shape[-1]):
-        np.add(layers[0][at], 0.0, out=total)
-        for layer in layers[1:]:
-            total += layer[at]
-        np.minimum(least, total, out=least)
-    return least
 
 
 def _find_positions(table: Table, order: Sequence[int]) -> tuple[int, ...]:
     """Return where the variables of a table stand in an order."""
     return tuple(order.index(variable) for variable in table.variables)
-
-
-def _spread(costs: np.ndarray, positions: Sequence[int], rank: int) -> np.ndarray:
-    """Return costs with each dimension at its position, and dimensions of size 1 elsewhere."""
-    moved = costs.transpose(np.argsort(positions))
-    return np.expand_dims(moved, [i for i in range(rank) if i not in positions])
