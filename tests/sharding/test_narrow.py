@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril.sharding.diffuse import Diffusion, find_groups, find_pairs
-from mithril.sharding.eliminate import Table, eliminate, evaluate
+from mithril.sharding.eliminate import Table, eliminate, evaluate, reduce
 from mithril.sharding.narrow import minimise
 
 from tests.profiles import scaled
@@ -103,3 +103,33 @@ def test_bound_and_cost_enclose_the_minimum_whatever_the_cap() -> None:
     for cap in range(9, 28):
         narrowed = minimise(domains, tables, cap)
         assert narrowed.bound <= exact.cost <= narrowed.cost
+
+
+@pytest.mark.parametrize("length", [2, 8])
+def test_what_is_not_below_a_known_cost_is_given_up(length: int) -> None:
+    domains, tables = chain(length, 8)
+    least = eliminate(domains, tables).cost
+    assert minimise(domains, tables, CAP, below=least + 1).cost == least
+    for below in (least, least - 1):
+        given_up = minimise(domains, tables, CAP, below=below)
+        assert given_up.bound >= below
+        assert given_up.cost == np.inf
+
+
+@settings(max_examples=scaled(100))
+@given(rows())
+def test_minima_over_variables_between_two_others_are_exact(
+    problem: tuple[list[int], list[Table]],
+) -> None:
+    domains, tables = problem
+    exact = eliminate(domains, tables)
+    reduced = reduce(domains, tables)
+    around = [
+        {v for t in reduced.tables if at in t.variables for v in t.variables}
+        for at in range(len(reduced.domains))
+    ]
+    assert all(len(some) > 3 for some in around)
+    left = eliminate(reduced.domains, reduced.tables)
+    assert left.cost == exact.cost
+    if np.isfinite(exact.cost):
+        assert evaluate(tables, reduced.complete(left.picked)) == exact.cost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -161,6 +162,7 @@ def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: T
         PlanError: nothing keeps to the limits.
     """
     graph, given, candidates = opened
+    start = time.perf_counter()
     graphs: list[Graph] = []
     if expandable := find_expandable(candidates, graph, given):
         graphs.append(expand_nodes(graph, expandable, target.kernel_names))
@@ -178,14 +180,17 @@ def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: T
         finer = way[1].mesh
         if finer not in prices:
             prices[finer] = MovePrices(Resharder(finer, target.hardware, pads, refuses))
+        below = min((result.cost for result, _ in found), default=math.inf)
         try:
-            found.append(_search_in(*way, layouts, prices[finer]))
+            one = _search_in(*way, layouts, prices[finer], below)
         except PlanError as error:
             refusals.append(error)
+        else:
+            found += [one] if one else []
     if not found:
         raise refusals[0]
     result, solution = min(found, key=lambda one: one[0].cost)
-    bound, wall = min(r.bound for r, _ in found), sum(r.wall for r, _ in found)
+    bound, wall = min(r.bound for r, _ in found), time.perf_counter() - start
     return replace(solution, result=replace(result, bound=bound, wall=wall))
 
 
@@ -195,13 +200,17 @@ def _search_in(
     candidates: Candidates,
     layouts: Mapping[str, Layout],
     prices: MovePrices,
-) -> tuple[SearchResult, Solution]:
-    """Return the best way to partition one graph, and what is known of it."""
+    below: float,
+) -> tuple[SearchResult, Solution] | None:
+    """Return the best way to partition one graph, and what is known of it.
+
+    None if it costs no less than another one.
+    """
     search = given.search
     assert search is not None, "asked for by the caller"
-    start = time.perf_counter()
-    found = find(graph, given, candidates, prices)
-    result = replace(found.result, wall=time.perf_counter() - start)
+    found = find(graph, given, candidates, prices, below)
+    if found is None:
+        return None
     chosen = {
         value.name: replace(layouts.get(value.name, UNSAID), decided_by=SEARCHED)
         for value in graph.inputs
@@ -212,7 +221,7 @@ def _search_in(
         chosen[value.name] = Layout(rest, rests=rest, decided_by=SEARCHED_REST)
     layouts = {**layouts, **chosen}
     given = find_constraints(graph, given.mesh, layouts, given.pads, search)
-    return result, Solution(graph, given, found.choice, layouts, result)
+    return found.result, Solution(graph, given, found.choice, layouts, found.result)
 
 
 def _open_candidates(

@@ -61,17 +61,21 @@ def minimise_within(
     tables: Sequence[Table],
     limits: Sequence[Limit],
     cap: int = TABLE_CAP,
+    below: float = math.inf,
 ) -> Answer:
     """Return the values that cost least within limits; the cost is infinite if none are found.
 
-    Then the bound is infinite, too, if it is proved that there are none.
+    Then the bound is infinite, too, if it is proved that there are none within the limits.
 
     Args:
         domains: number of values of each variable.
         tables: cost tables; their sum is minimised.
         limits: what else they may not exceed.
         cap: largest table, in entries.
+        below: without limits, what they have to cost less than to be worth to be found.
     """
+    if not limits:
+        return minimise(domains, tables, cap, below=below)
     active: list[Limit] = []
     while True:  # most limits say nothing that others do not
         found = _branch(_Problem(domains, tables, tuple(active), cap, {}))

@@ -35,9 +35,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mithril.sharding.minima import find_minima, minimise_sum, spread_out
 from mithril.sharding.order import Order
 
 TABLE_CAP = 4_000_000
+WIDE = 1000
+"""A sum over one value of a variable with more entries than this is made by itself."""
+REDUCED_CAP = 2**24
+"""The most entries that are added up for a variable between two others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,19 +108,63 @@ def eliminate(
     """
     tables = list(tables)
     state = _State(domains, tables, work or Work(), cap)
-    trail: list[_Known | _Guessed] = []
+    trail: list[_Known | _Summed] = []
+    is_exact = True
     while (cheapest := state.cheapest()) is not None:
         variable, size = cheapest
-        in_groups = size > cap
-        trail.append(
-            state.eliminate_in_groups(variable) if in_groups else state.eliminate(variable)
-        )
+        if size > cap:
+            is_exact = False
+            trail.append(state.eliminate_in_groups(variable))
+        else:
+            trail.append(state.eliminate(variable))
     picked: dict[int, int] = {}
     for step in reversed(trail):
         picked[step.variable] = step.pick(picked)
-    is_exact = not any(isinstance(step, _Guessed) for step in trail)
     cost = state.constant if is_exact else evaluate(tables, picked)
     return Answer(picked, cost, state.constant)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A sum of tables in which every variable has three neighbours or more.
+
+    Args:
+        variables: those that are left, of those of the whole sum.
+        domains: number of values of each.
+        tables: over their places in `variables`.
+        trail: how the others were minimised over.
+    """
+
+    variables: Sequence[int]
+    domains: Sequence[int]
+    tables: Sequence[Table]
+    trail: Sequence[_Known | _Summed]
+
+    def complete(self, picked: Mapping[int, int]) -> dict[int, int]:
+        """Return the best values of all variables of the whole sum for some of those left."""
+        found = {self.variables[at]: value for at, value in picked.items()}
+        for step in reversed(self.trail):
+            found[step.variable] = step.pick(found)
+        return found
+
+
+def reduce(domains: Sequence[int], tables: Sequence[Table], work: Work | None = None) -> Reduced:
+    """Minimise over variables with one or two neighbours, whose elimination makes no larger scope.
+
+    Arguments are those of `eliminate`; tables are over two variables at most.
+    """
+    state = _State(domains, tables, work or Work(), REDUCED_CAP)
+    trail = []
+    waiting = list(range(len(domains)))[::-1]
+    while waiting:
+        variable = waiting.pop()
+        around = state.find_neighbours(variable)
+        if around is not None and len(around) <= 2:
+            size = domains[variable] * math.prod(domains[other] for other in around)
+            if size <= REDUCED_CAP:
+                trail.append(state.eliminate(variable))
+                waiting += sorted(around, reverse=True)
+    return state.list_rest(trail)
 
 
 def evaluate(tables: Iterable[Table], picked: Mapping[int, int]) -> float:
@@ -143,8 +192,8 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Guessed:
-    """A variable that was minimised over in groups: the tables that it was in."""
+class _Summed:
+    """A variable that was minimised over, of which it is not noted where: its tables."""
 
     variable: int
     tables: Sequence[Table]
@@ -181,8 +230,8 @@ class _State:
         self._work.compared += self._order.compared - before
         return found
 
-    def eliminate(self, variable: int) -> _Known:
-        """Minimise over a variable; return its best value for all settings of its neighbours."""
+    def eliminate(self, variable: int) -> _Known | _Summed:
+        """Minimise over a variable; return what tells its best value for all neighbours'."""
         tables, around = self._remove(variable)
         neighbours = tuple(sorted(around))
         shared, best = self._steps.minimise(
@@ -191,9 +240,11 @@ class _State:
         )
         self._insert(neighbours, shared)
         self._order.join(neighbours)
+        if best is None:
+            return _Summed(variable, tables)
         return _Known(variable, neighbours, best)
 
-    def eliminate_in_groups(self, variable: int) -> _Guessed:
+    def eliminate_in_groups(self, variable: int) -> _Summed:
         """Minimise over a variable, its tables in groups below the cap; return the tables."""
         tables, neighbours = self._remove(variable)
         groups = _group(tables, self._domains, self._cap)
@@ -210,7 +261,20 @@ class _State:
         for one in neighbours:
             around = {v for table in self._tables.get(one, ()) for v in table.variables}
             self._order.surround(one, around - {one})
-        return _Guessed(variable, tables)
+        return _Summed(variable, tables)
+
+    def find_neighbours(self, variable: int) -> frozenset[int] | None:
+        """Return what a variable shares tables with; None if it is in none, or is eliminated."""
+        return self._order.find_neighbours(variable)
+
+    def list_rest(self, trail: Sequence[_Known | _Summed]) -> Reduced:
+        """Return what is left."""
+        variables = sorted(variable for variable, tables in self._tables.items() if tables)
+        places = {variable: at for at, variable in enumerate(variables)}
+        tables = dict.fromkeys(table for v in variables for table in self._tables[v])
+        left = [Table(tuple(places[v] for v in t.variables), t.costs) for t in tables]
+        left.append(Table((), np.array(self.constant)))
+        return Reduced(variables, [self._domains[v] for v in variables], left, trail)
 
     def _remove(self, variable: int) -> tuple[list[Table], set[int]]:
         """Take a variable out, and the tables it occurs in; return them, and its neighbours."""
@@ -266,8 +330,8 @@ Term = tuple[np.ndarray, tuple[int, ...]]
 """Costs, and which dimension of a step each of their dimensions is."""
 Shared = tuple[float, np.ndarray]
 """The least of some costs, and the one array that stands for all that are equal but for it."""
-Minimum = tuple[Shared, np.ndarray]
-"""The least costs for every setting of the other dimensions, and where they are."""
+Minimum = tuple[Shared, np.ndarray | None]
+"""The least costs for every setting of the other dimensions, and where they are, if it is noted."""
 
 
 @dataclass(slots=True)
@@ -308,12 +372,12 @@ class _Steps:
         if key in self.minima:
             self.work.looked_up += 1
             return self.minima[key]
-        total = np.zeros(shape)
-        self.work.entries += total.size
-        for costs, positions in terms:
-            total += _spread(costs, positions, len(shape))
-        best = total.argmin(axis=-1)
-        smallest = np.take_along_axis(total, best[..., None], axis=-1)[..., 0]
+        self.work.entries += math.prod(shape)
+        spread = [spread_out(costs, positions, len(shape)) for costs, positions in terms]
+        is_wide = math.prod(shape[:-1]) > WIDE
+        smallest, best = (
+            (minimise_sum(shape, spread), None) if is_wide else find_minima(shape, spread)
+        )
         self.minima[key] = self._compare(smallest), best
         return self.minima[key]
 
@@ -321,9 +385,3 @@ class _Steps:
 def _find_positions(table: Table, order: Sequence[int]) -> tuple[int, ...]:
     """Return where the variables of a table stand in an order."""
     return tuple(order.index(variable) for variable in table.variables)
-
-
-def _spread(costs: np.ndarray, positions: Sequence[int], rank: int) -> np.ndarray:
-    """Return costs with each dimension at its position, and dimensions of size 1 elsewhere."""
-    moved = costs.transpose(np.argsort(positions))
-    return np.expand_dims(moved, [i for i in range(rank) if i not in positions])

@@ -49,14 +49,21 @@ class Found:
     fetched: frozenset[Value]
 
 
-def find(graph: Graph, given: Constraints, candidates: Candidates, prices: MovePrices) -> Found:
-    """Return the best of the spaces that are searched.
+def find(
+    graph: Graph,
+    given: Constraints,
+    candidates: Candidates,
+    prices: MovePrices,
+    below: float = math.inf,
+) -> Found | None:
+    """Return the best of the spaces that are searched; None if it is not below a known cost.
 
     Args:
         graph: the graph.
         given: what is said, and what is searched for.
         candidates: what the shardings that are said lead to.
         prices: of moves; the hardware of its resharder prices the work.
+        below: that cost, in the unit of results.
 
     Raises:
         PlanError: nothing keeps to the limits.
@@ -67,7 +74,9 @@ def find(graph: Graph, given: Constraints, candidates: Candidates, prices: MoveP
         _Try(graph, given, widen(candidates, graph, given, space), prices, space, search)
         for space in search.spaces
     ]
-    answers = [one.solve() for one in tries]
+    answers = [one.solve(below) for one in tries]
+    if below < math.inf and all(math.isinf(answer.cost) for answer in answers):
+        return None
     bound = min(answer.bound for answer in answers)
     if MIXED in search.spaces and not min(answers, key=lambda answer: answer.cost).is_exact:
         # What is known to be good of less may be better than what was met; the bound stays.
@@ -75,7 +84,7 @@ def find(graph: Graph, given: Constraints, candidates: Candidates, prices: MoveP
             tries.append(
                 _Try(graph, given, widen(candidates, graph, given, space), prices, space, search)
             )
-            answers.append(tries[-1].solve())
+            answers.append(tries[-1].solve(below))
     if all(math.isinf(answer.cost) for answer in answers):
         raise PlanError(tries[0].describe_failure())
     number = min(range(len(tries)), key=lambda i: answers[i].cost)
@@ -110,13 +119,17 @@ class _Try:
         self._moments = list_moments(graph, self._objective)
         self._tables = self._list_tables()
 
-    def solve(self) -> Answer:
-        """Return the best values of the variables; their cost in the unit of the result."""
+    def solve(self, below: float) -> Answer:
+        """Return the best values of the variables; their cost in the unit of the tables.
+
+        Args:
+            below: a known cost, in the unit of results; the cost may be infinite if none is below.
+        """
         domains, most = self._objective.domains, self._search.memory
         amounts = [list(moment.tables) for moment in self._moments]
         if self._search.objective != MEMORY:
             limits = [] if most is None else [Limit(m.tables, most) for m in self._moments]
-            return minimise_within(domains, self._tables, limits)
+            return minimise_within(domains, self._tables, limits, below=below * PRICE_UNIT)
         least = minimise_largest(domains, self._tables, amounts)
         if math.isinf(least.cost) or (most is not None and least.cost > most):
             return Answer({}, math.inf, least.bound)

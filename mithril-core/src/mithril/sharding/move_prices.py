@@ -1,26 +1,27 @@
 """Prices of moves between the shardings that values may have, as tables of whole numbers.
 
 Equal blocks of a model, the spaces that are searched one after the other, and other ways to compute
-the same ask for the same moves again: each pair is looked up once, and equal blocks share arrays.
+the same ask for the same moves again: each pair of a type is looked up once, and equal blocks share
+arrays. Values of different shapes make the same moves, so that a path is looked for once for all
+pairs that are alike, and as many bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 
 from mithril.mesh import Sharding
-from mithril.sharding.reshard import Resharder
-from mithril.types import TensorType
+from mithril.sharding.alike import Kind, Pairs, Typical
+from mithril.sharding.reshard import Journey, Resharder
+from mithril.types import DType, TensorType
 
 FORBIDDEN = float("inf")
 PRICE_UNIT = 64.0  # one picosecond; what lies below breaks ties
 # Prices are multiples of PRICE_UNIT; each weight is less than that, so it decides among equal ones.
 COLLECTIVE_TIE = 1.0  # fewer collectives first
 
-Price = Callable[[TensorType, Sharding, Sharding], float]
-"""The price of moving a value of some type from one sharding to another."""
+Shardings = tuple[Sharding, ...]
+"""Where a value may lie; tables over one tuple are looked up, those over an equal one are made."""
 
 
 class MovePrices:
@@ -32,30 +33,47 @@ class MovePrices:
 
     def __init__(self, resharder: Resharder) -> None:
         self.resharder = resharder
+        self._pairs = Pairs(resharder.mesh)
         self._tables: dict[
-            tuple[Price, TensorType, tuple[Sharding, ...], tuple[Sharding, ...]], np.ndarray
+            tuple[str, TensorType, int, int], tuple[Shardings, Shardings, np.ndarray]
         ] = {}
-        self._pairs: dict[tuple[Price, TensorType], dict[Sharding, dict[Sharding, float]]] = {}
+        self._known: dict[TensorType, np.ndarray] = {}
+        self._prices: dict[tuple[int, DType], dict[Kind, float]] = {}
+        self._journeys: dict[Kind, tuple[Typical, Journey] | None] = {}
         self._shaped: dict[tuple[int, float, bool], tuple[np.ndarray, np.ndarray]] = {}
 
-    def tabulate(
-        self,
-        price: Price,
-        type: TensorType,
-        starts: tuple[Sharding, ...],
-        goals: tuple[Sharding, ...],
-    ) -> np.ndarray:
-        """Return the price from each start to each goal."""
-        key = (price, type, starts, goals)
+    def tabulate(self, type: TensorType, starts: Shardings, goals: Shardings) -> np.ndarray:
+        """Return the price of moving a value from each start to each goal."""
+        key = ("move", type, id(starts), id(goals))
         if key not in self._tables:
-            rows = self._pairs.setdefault((price, type), {})
-            for start in starts:
-                row = rows.setdefault(start, {})
-                for goal in goals:
-                    if goal not in row:
-                        row[goal] = price(type, start, goal)
-            self._tables[key] = np.array([[rows[s][g] for g in goals] for s in starts])
-        return self._tables[key]
+            wanted = np.ones((1, 1), dtype=bool)
+            self._tables[key] = starts, goals, self._tabulate(type, starts, goals, wanted)
+        return self._tables[key][2]
+
+    def tabulate_uses(self, type: TensorType, homes: Shardings, needs: Shardings) -> np.ndarray:
+        """Return the price of bringing a value from each home to a node that needs it so.
+
+        Once it has been reduced nobody uses its partial form: it is reduced on the way home.
+        """
+        key = ("use", type, id(homes), id(needs))
+        if key not in self._tables:
+            wanted = self._pairs.keeps_partial(homes, needs)
+            self._tables[key] = homes, needs, self._tabulate(type, homes, needs, wanted)
+        return self._tables[key][2]
+
+    def tabulate_exits(self, type: TensorType, homes: Shardings, goals: Shardings) -> np.ndarray:
+        """Return the price of bringing an output from each home to where it may leave."""
+        key = ("exit", type, id(homes), id(goals))
+        if key not in self._tables:
+            is_whole = np.array([[not home.partial] for home in homes])
+            self._tables[key] = homes, goals, self._tabulate(type, homes, goals, is_whole)
+        return self._tables[key][2]
+
+    def leave(self, type: TensorType, homes: Shardings, goals: Shardings) -> np.ndarray:
+        """Return the price of bringing an output from each home to all shardings it leaves in."""
+        partial = np.array([FORBIDDEN if home.partial else 0.0 for home in homes])
+        total: np.ndarray = partial + self.tabulate_exits(type, homes, goals).sum(axis=1)
+        return total
 
     def shape(self, prices: np.ndarray, times: float, *, is_turned: bool = False) -> np.ndarray:
         """Return prices as often as they are paid; equal blocks get the same array.
@@ -71,33 +89,71 @@ class MovePrices:
             self._shaped[key] = prices, multiply(turned, times)
         return self._shaped[key][1]
 
-    def use(self, type: TensorType, home: Sharding, need: Sharding) -> float:
-        """Return the price of bringing a value from its home to a node that needs it.
+    def _tabulate(
+        self, type: TensorType, starts: Shardings, goals: Shardings, wanted: np.ndarray
+    ) -> np.ndarray:
+        """Return the prices that are wanted, of each pair or of all; others are infinite."""
+        rows, columns = self._pairs.number(starts), self._pairs.number(goals)
+        known = self._find_known(type)
+        found = known[np.ix_(rows, columns)]
+        missing = np.argwhere(np.isnan(found) & wanted)
+        if missing.size:
+            self._fill(type, known, rows[missing[:, 0]], columns[missing[:, 1]])
+            found = known[np.ix_(rows, columns)]
+        return np.where(wanted, found, FORBIDDEN)
 
-        Once it has been reduced nobody uses its partial form: it is reduced on the way home.
-        """
-        if not set(home.partial) <= set(need.partial):
+    def _find_known(self, type: TensorType) -> np.ndarray:
+        """Return the prices between all shardings that have numbers; not a number: not known."""
+        count, known = self._pairs.count(type.rank), self._known.get(type)
+        if known is None or len(known) < count:
+            larger = np.full((2 * count, 2 * count), np.nan)
+            if known is not None:
+                larger[: len(known), : len(known)] = known
+            self._known[type] = known = larger
+        return known
+
+    def _fill(
+        self, type: TensorType, known: np.ndarray, starts: np.ndarray, goals: np.ndarray
+    ) -> None:
+        """Enter the prices of some pairs."""
+        kinds, parts, first, alike = self._pairs.find_kinds(starts, goals, type.shape)
+        prices = []
+        for kind, part, pair in zip(kinds, parts, first, strict=True):
+            nbytes = type.nbytes // part
+            of_amount = self._prices.setdefault((nbytes, type.dtype), {})
+            if kind not in of_amount:
+                start = self._pairs.find_sharding(type.rank, starts[pair])
+                goal = self._pairs.find_sharding(type.rank, goals[pair])
+                of_amount[kind] = self._price(type, start, goal, kind, nbytes)
+            prices.append(of_amount[kind])
+        known[starts, goals] = np.array(prices)[alike]
+
+    def _price(
+        self, type: TensorType, start: Sharding, goal: Sharding, kind: Kind, nbytes: int
+    ) -> float:
+        """Return the price of moving so many bytes between a pair of a kind; infinite: no way."""
+        if not _is_possible(start, goal):
             return FORBIDDEN
-        return self.move(type, home, need)
-
-    def leave(self, type: TensorType, home: Sharding, goals: Sequence[Sharding]) -> float:
-        """Return the price of bringing an output from its home to all shardings it leaves in."""
-        if home.partial:
-            return FORBIDDEN
-        return sum(self.move(type, home, goal) for goal in dict.fromkeys(goals))
-
-    def move(self, type: TensorType, start: Sharding, goal: Sharding) -> float:
-        """Return the price of a move; infinite where there is none."""
-        if start == goal:
-            return 0.0
-        for axis, reduction in goal.partial:
-            held = start.reduction_of(axis)
-            if held != reduction and not (held is None and reduction == "sum"):
-                return FORBIDDEN  # only a sum can be made partial
-        path = self.resharder.find_path(start, goal, type)
+        if kind not in self._journeys:
+            typical = self._pairs.find_typical(kind)
+            self._journeys[kind] = typical and (typical, self.resharder.begin(*typical))
+        known = self._journeys[kind]
+        if known is None:  # sizes make a difference
+            path = self.resharder.find_path(self.resharder.begin(start, goal, type), type)
+        else:
+            (*_, least), journey = known
+            rest = nbytes // type.dtype.itemsize // least.size
+            typical_type = TensorType((*least.shape[:-1], rest), type.dtype)
+            path = self.resharder.find_path(journey, typical_type)
         if path is None:
             return FORBIDDEN
         return path.price * PRICE_UNIT + path.collectives * COLLECTIVE_TIE
+
+
+def _is_possible(start: Sharding, goal: Sharding) -> bool:
+    """Whether what is partial in the goal is so before, or is a sum that can be made of a value."""
+    held = dict(start.partial)
+    return all(held.get(axis, "sum") == reduction for axis, reduction in goal.partial)
 
 
 def multiply(prices: np.ndarray, times: float) -> np.ndarray:

@@ -17,23 +17,31 @@ from dataclasses import replace
 import numpy as np
 
 from mithril.sharding.diffuse import Diffusion, Ends, Messages, find_groups, find_pairs
-from mithril.sharding.eliminate import TABLE_CAP, Answer, Table, Work, eliminate, evaluate
+from mithril.sharding.eliminate import (
+    TABLE_CAP,
+    Answer,
+    Table,
+    Work,
+    eliminate,
+    evaluate,
+    reduce,
+)
 from mithril.sharding.order import outgrows
 
-SWEEPS = 8
+SWEEPS = 12
 """So many times costs go forward and backward before values are left out."""
 ROUNDS = 12
 """So many times that is done at most."""
-ALIKE = 5
+ALIKE = 3
 """Variables are first taken to be alike that look so so many steps around."""
-COARSE = 3
+COARSE = 4
 """So many rounds are done with these groups."""
 FEW = 0.5
 """It is worth while where groups are such a part of the variables."""
-MARGINS = (2.0**-8, 2.0**-11, 2.0**-14)
-"""Margins that are tried as long as no choice is known, as parts of the bound."""
+WIDEST = 2.0**-5
+"""A choice that is further above the bound than such a part of it tells nothing of margins."""
 STEPS = (2.0**-3, 2.0**-6, 2.0**-9)
-"""Margins that are tried afterwards, as parts of what is between the bound and that choice."""
+"""Margins that are tried, as parts of what is between the bound and the known choice."""
 LITTLE = 0.1
 """The last round is one that closes no such part of that, and leaves out no such part of values."""
 SHARE = 16
@@ -52,20 +60,28 @@ def minimise(
     tables: Sequence[Table],
     cap: int = TABLE_CAP,
     work: Work | None = None,
+    below: float = math.inf,
 ) -> Answer:
     """Return the minimising value of each variable, the minimum, and a bound of it.
 
-    Arguments are those of `eliminate`, which this is where no table outgrows the cap.
+    Where no table outgrows the cap this is `eliminate`, whose arguments are the others.
+
+    Args:
+        domains: number of values of each variable.
+        tables: cost tables; their sum is minimised.
+        cap: largest table, in entries.
+        work: counts what is done.
+        below: what a choice has to cost less than; the answer's cost may be infinite if none does.
     """
     scopes = [table.variables for table in tables]
     is_paired = max(map(len, scopes), default=0) <= 2
     is_large = is_paired and max(domains, default=1) ** LARGE > cap
     if is_large and outgrows(domains, scopes, cap):
-        return _Narrowing(domains, tables, cap, work).run()
+        return _Narrowing(domains, tables, cap, work, below).run()
     best = eliminate(domains, tables, cap, work)
     if best.is_exact or not is_paired:
         return best
-    narrowing = _Narrowing(domains, tables, cap, work)
+    narrowing = _Narrowing(domains, tables, cap, work, below)
     narrowing.note(best)
     return narrowing.run()
 
@@ -73,55 +89,72 @@ def minimise(
 class _Narrowing:
     """A minimisation over fewer and fewer values.
 
-    Arguments are those of `eliminate`.
+    Arguments are those of `minimise`.
     """
 
     def __init__(
-        self, domains: Sequence[int], tables: Sequence[Table], cap: int, work: Work | None
+        self,
+        domains: Sequence[int],
+        tables: Sequence[Table],
+        cap: int,
+        work: Work | None,
+        below: float,
     ) -> None:
+        self._below = below
         self._all, self._cap, self._work = tables, cap, work
-        self._scopes = [table.variables for table in tables]
-        self._left = _list_all(domains)
-        self._tables = _share(tables)
+        self._reduced = reduce(domains, tables, work)
+        self._tables = self._reduced.tables
+        self._scopes = [table.variables for table in self._tables]
+        self._left = _list_all(self._reduced.domains)
         self._messages: dict[Ends, Messages] | None = None
         self._picked: dict[int, int] = {}
+        self._met: dict[int, int] | None = None  # a better choice of the variables that are left
         self._cost, self._bound = math.inf, -math.inf
 
     def note(self, answer: Answer) -> None:
-        """Note a choice, and a bound of all."""
-        self._bound = max(self._bound, answer.bound)
-        if answer.cost < self._cost or not self._picked:
-            self._picked, self._cost = answer.picked, answer.cost
+        """Note a choice, and a bound of all, before anything is known."""
+        self._picked, self._cost, self._bound = answer.picked, answer.cost, answer.bound
 
     def run(self) -> Answer:
         """Return the best choice, and a bound of all."""
+        if self._outgrows(self._left):
+            self._leave_out_most()
+        if self._bound < self._find_limit():
+            # Every better choice is among the values that are left.
+            rest = self._solve(_list_all([len(some) for some in self._left]), self._cap)
+            self._bound = max(self._bound, min(rest.bound, self._cost, self._below))
+        is_best = self._bound >= self._find_limit()
+        if is_best and self._cost >= self._below:
+            return Answer({}, math.inf, self._below)
+        picked = self._picked if self._met is None else self._reduced.complete(self._met)
+        cost = evaluate(self._all, picked)
+        return Answer(picked, cost, cost if is_best else self._bound)
+
+    def _leave_out_most(self) -> None:
+        """Leave out values until what is left can be eliminated, or nothing more is found."""
         for number in range(ROUNDS):
-            before, held = self._cost - self._bound, _count(self._left)
+            before, held = self._find_limit() - self._bound, _count(self._left)
             least, more = self._diffuse(is_coarse=number < COARSE)
             self._bound = max(self._bound, least)
-            margin = self._seek(least, more)
-            few = _keep(more, MARGINS[-1] * abs(least))
+            is_dear = self._below <= self._cost < math.inf  # a better one is hardly met
+            margin = -math.inf if is_dear else self._seek(least, more)
+            few = _keep(more, STEPS[-1] * WIDEST * abs(least))
             if math.isinf(self._cost) and number >= COARSE and all(map(len, few)):
                 self._solve(few, self._cap // SHARE)
             gap = self._find_limit() - least
             if margin >= gap or not self._leave_out(_keep(more, gap)):
-                self._bound = self._cost
+                self._bound = min(self._cost, self._below)
                 break
             if not self._outgrows(self._left):
                 break
-            gains = before - (self._cost - self._bound) > LITTLE * before
+            gains = before - (self._find_limit() - self._bound) > LITTLE * before
             if number >= COARSE and not gains and _count(self._left) > (1.0 - LITTLE) * held:
                 break
-        if self._bound < self._find_limit():
-            # Every better choice is among the values that are left.
-            rest = self._solve(_list_all([len(some) for some in self._left]), self._cap)
-            self._bound = max(self._bound, min(rest.bound, self._cost))
-        is_best = self._bound >= self._find_limit()
-        return Answer(self._picked, self._cost, self._cost if is_best else self._bound)
 
     def _find_limit(self) -> float:
-        """Return what a choice has to be below to be better than the known one."""
-        return self._cost - NEAR * abs(self._cost) if math.isfinite(self._cost) else self._cost
+        """Return what a choice has to be below to be worth to be known."""
+        known = min(self._cost, self._below)
+        return known - NEAR * abs(known) if math.isfinite(known) else known
 
     def _diffuse(self, *, is_coarse: bool) -> tuple[float, list[np.ndarray]]:
         """Return a bound, and for each value that is left how much higher it is with that one."""
@@ -139,10 +172,9 @@ class _Narrowing:
 
     def _seek(self, least: float, more: Values) -> float:
         """Note the best choice of values within a margin, and return that; nothing of -inf."""
-        is_known = math.isfinite(self._cost)
-        gap = self._cost - least
-        for part in STEPS if is_known else MARGINS:
-            margin = part * (gap if is_known else abs(least))
+        widest = min(self._find_limit() - least, WIDEST * abs(least))
+        for part in STEPS:
+            margin = part * widest
             kept = _keep(more, margin)
             if all(map(len, kept)) and not self._outgrows(kept):
                 self._solve(kept, self._cap)
@@ -157,8 +189,10 @@ class _Narrowing:
         """Note the best choice of some of the values that are left, and return it."""
         tables = _restrict(self._tables, values)
         found = eliminate([len(some) for some in values], tables, cap, self._work)
-        picked = {v: int(self._left[v][values[v][at]]) for v, at in found.picked.items()}
-        self.note(Answer(picked, evaluate(self._all, picked), self._bound))
+        if found.cost < self._cost or not (self._picked or self._met is not None):
+            picked = found.picked.items()
+            self._met = {v: int(self._left[v][values[v][at]]) for v, at in picked}
+            self._cost = found.cost
         return found
 
     def _leave_out(self, kept: Values) -> bool:
@@ -176,17 +210,6 @@ class _Narrowing:
             for (a, b), (first, second) in (self._messages or {}).items()
         }
         return True
-
-
-def _share(tables: Sequence[Table]) -> list[Table]:
-    """Return tables of which equal ones have one array."""
-    arrays: dict[tuple[tuple[int, ...], bytes], np.ndarray] = {}
-    known: dict[int, np.ndarray] = {}
-    for table in tables:
-        if id(table.costs) not in known:
-            key = (table.costs.shape, table.costs.tobytes())
-            known[id(table.costs)] = arrays.setdefault(key, table.costs)
-    return [replace(table, costs=known[id(table.costs)]) for table in tables]
 
 
 def _list_all(domains: Sequence[int]) -> Values:

@@ -20,7 +20,6 @@ itself.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -33,6 +32,7 @@ from mithril.mesh import MICRO, Sharding
 from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Table
+from mithril.sharding.lists import Lists
 from mithril.sharding.move_prices import FORBIDDEN, PRICE_UNIT, MovePrices, multiply
 from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links, split_slice
@@ -88,6 +88,7 @@ class Objective:
         self._node_options = NodeOptions(given.mesh, candidates, given.pads)
         self._times: dict[Node, int] = {}
         self._node_prices: dict[tuple[int, int], np.ndarray] = {}
+        self._lists = Lists()
         self._links = list(links(graph))
         self._joined = {value_use for link in self._links for value_use in self._ends(link)}
         self._arrives = {link.target for link in self._links}
@@ -173,7 +174,7 @@ class Objective:
             for phase, users in self._phases(value, uses.get(value, [])):
                 if users or self._has_home(value):
                     produced = self._list_produced(value, producers.get(value))
-                    needs = map(self._needs, users)
+                    needs = [self._needs(use) for use in users]
                     self.homes[value, phase] = self._home_candidates(value, produced, needs)
                 elif (value, phase) in self._joined:
                     produced = self._list_produced(value, producers.get(value))
@@ -194,37 +195,35 @@ class Objective:
             return [(Phase.forward, uses)]
         return [(phase, [use for use in uses if use[0].phase == phase]) for phase in Phase]
 
-    def _needs(self, use: Use) -> list[Sharding]:
+    def _needs(self, use: Use) -> tuple[Sharding, ...]:
         node, position = use
-        return [option.operands[position] for option in self.options[node]]
+        return self._lists.of_operand(self.options[node], position)
 
-    def _list_produced(self, value: Value, producer: Node | None) -> list[Sharding]:
+    def _list_produced(self, value: Value, producer: Node | None) -> tuple[Sharding, ...]:
         if value in self.rests:
-            return list(self.rests[value])
+            return self.rests[value]
         if self.given.of(value).is_free:
-            return [Sharding.replicated(self.given.mesh, value.type.rank)]
+            return self._lists.join((Sharding.replicated(self.given.mesh, value.type.rank),))
         if value in self._arrives:
-            return []
+            return ()
         if producer is None:
-            return [self.given.of(value).arrival(self.given.mesh, value.type.rank)]
-        position = producer.outputs.index(value)
-        return [option.results[position] for option in self.options[producer]]
+            arrival = self.given.of(value).arrival(self.given.mesh, value.type.rank)
+            return self._lists.join((arrival,))
+        return self._lists.of_result(self.options[producer], producer.outputs.index(value))
 
     def _home_candidates(
-        self, value: Value, produced: Sequence[Sharding], needs: Iterable[Sequence[Sharding]]
+        self, value: Value, produced: tuple[Sharding, ...], needs: Sequence[tuple[Sharding, ...]]
     ) -> tuple[Sharding, ...]:
         given = self.given.of(value)
         if given.home is not None:
             return (given.home,)
-        needed = itertools.chain.from_iterable(needs)
-        reduced = (sharding.drop_partial() for sharding in produced)
-        goals = self._promised.get(value, ())
-        found = dict.fromkeys((*produced, *reduced, *needed, *goals))
+        goals = self._lists.join(self._promised.get(value, ()))
+        found = self._lists.list_homes(produced, needs, goals)
         if given.is_free:  # an array is never a partial sum, and exists for all micro-batches
             wished = filter(None, [given.computed])
             whole = (s.drop_partial() for s in (*found, *wished) if MICRO not in s.split_axes)
-            found = dict.fromkeys(whole)
-        return self.given.list_admitted(value, tuple(found))
+            found = self._lists.join(dict.fromkeys(whole))
+        return self.given.list_admitted(value, found)
 
     def _share_homes(self) -> None:
         """Let values on both sides of a loop's border live alike."""
@@ -274,7 +273,8 @@ class Objective:
 
     def _offer(self, value_uses: Iterable[ValueUse], more: Iterable[Sharding]) -> None:
         for value_use in value_uses:
-            self.homes[value_use] = tuple(dict.fromkeys((*self.homes[value_use], *more)))
+            homes = dict.fromkeys((*self.homes[value_use], *more))
+            self.homes[value_use] = self._lists.join(homes)
 
     # -------------------------------------------------------------- prices of values
 
@@ -293,7 +293,7 @@ class Objective:
         paid = times * self._awaited.get(value, 1)
         self._add(value_use, len(homes))
         if value in self.rests:
-            prices = self._moves.tabulate(self._moves.move, value.type, self.rests[value], homes)
+            prices = self._moves.tabulate(value.type, self.rests[value], homes)
             self._relate(value, value_use, self._moves.shape(prices, self._awaited.get(value, 1)))
         elif value not in self._arrives:
             produced = self._list_produced(value, producer)
@@ -301,24 +301,25 @@ class Objective:
             self._connect(producer, value_use, prices)
         goals = self._promised.get(value)
         if goals is not None:
-            leave = np.array([[self._moves.leave(value.type, home, goals) for home in homes]])
+            leaving = self._lists.join(dict.fromkeys(goals))
+            leave = self._moves.leave(value.type, homes, leaving)[None]
             self._connect(None, value_use, multiply(leave, self._awaited.get(value, 1)))
         fixed: set[Sharding] = set()
         for use in uses:
             need = self._needs(use)
-            if len(set(need)) == 1:
+            if self._lists.is_single(need):
                 if need[0] in fixed:
                     continue  # equal reshards of a value are shared
                 fixed.add(need[0])
-            prices = self._moves.tabulate(self._moves.use, value.type, homes, tuple(need))
+            prices = self._moves.tabulate_uses(value.type, homes, need)
             self._connect(use[0], value_use, self._moves.shape(prices, paid, is_turned=True))
 
     def _arrival(
-        self, value: Value, produced: Sequence[Sharding], homes: tuple[Sharding, ...]
+        self, value: Value, produced: tuple[Sharding, ...], homes: tuple[Sharding, ...]
     ) -> np.ndarray:
         if self.given.of(value).is_free:  # arrives where it is needed; the smaller the better
             return np.array([[MEMORY_TIE / h.mesh.product(h.split_axes) for h in homes]])
-        return self._moves.tabulate(self._moves.move, value.type, tuple(produced), homes)
+        return self._moves.tabulate(value.type, produced, homes)
 
     # -------------------------------------------------------------- prices of links
 
@@ -328,21 +329,21 @@ class Objective:
 
     def _price_link(self, link: Link) -> None:
         there, here = self._ends(link)
-        prices = [
-            [self._cross(link, before, after) for after in self.homes[here]]
-            for before in self.homes[there]
-        ]
+        prices = self._cross(link, self.homes[there], self.homes[here])
         paid = link.times * self._awaited.get(link.target, 1)
-        self._relate(there, here, multiply(np.array(prices), paid))
+        self._relate(there, here, self._moves.shape(prices, paid))
 
-    def _cross(self, link: Link, before: Sharding, after: Sharding) -> float:
+    def _cross(
+        self, link: Link, before: tuple[Sharding, ...], after: tuple[Sharding, ...]
+    ) -> np.ndarray:
         if link.stacks:  # what leaves a loop may still be partial there, and is reduced once
-            return self._moves.move(link.target.type, add_leading_dim(before), after)
+            return self._moves.tabulate(link.target.type, self._lists.stack(before), after)
         if link.slices:
-            return self._moves.use(link.source.type, before, add_leading_dim(after))
+            stacked = self._lists.stack(after)
+            return self._moves.tabulate_uses(link.source.type, before, stacked)
         if link.leaves:
-            return self._moves.move(link.source.type, before, after)
-        return self._moves.use(link.source.type, before, after)
+            return self._moves.tabulate(link.source.type, before, after)
+        return self._moves.tabulate_uses(link.source.type, before, after)
 
     def _tie(self, value: Value, source: Value) -> None:
         """Let an output leave in the home of an input: a gradient as its parameter lies.
@@ -354,10 +355,9 @@ class Objective:
         here = (value, Phase.forward)
         there: Item = source if source in self.rests else (source, Phase.forward)
         goals = self.rests.get(source) or self.homes[source, Phase.forward]
-        prices = [
-            [self._moves.leave(value.type, h, [goal]) for h in self.homes[here]] for goal in goals
-        ]
-        self._relate(there, here, multiply(np.array(prices), self._awaited.get(value, 1)))
+        prices = self._moves.tabulate_exits(value.type, self.homes[here], goals)
+        paid = self._awaited.get(value, 1)
+        self._relate(there, here, self._moves.shape(prices, paid, is_turned=True))
 
     def _relate(self, one: Item, other: Item, prices: np.ndarray) -> None:
         rows = () if prices.shape[0] == 1 else (self.variable[one],)

@@ -42,6 +42,11 @@ class Order:
                 return variable, size
         return None
 
+    def find_neighbours(self, variable: int) -> frozenset[int] | None:
+        """Return the neighbours of a variable; None if it is in no table, or is taken out."""
+        found = self._neighbours.get(variable)
+        return None if found is None else frozenset(found)
+
     def remove(self, variable: int) -> set[int]:
         """Take a variable out; return its neighbours."""
         del self._sizes[variable]

@@ -9,7 +9,6 @@ do not divide, parts travel with their padding; a permute needs equal parts.
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,14 +35,22 @@ class Path:
     collectives: int
 
 
-Step = tuple[int, int, int, Move]
-"""A move in a search: its price's number, whether it is a collective, its end's number, itself."""
+Step = tuple[int, int, Move]
+"""A move in a search: its price's number, its end's number, itself."""
 Trail = tuple[Move, "Trail"] | None
 """The moves made so far, the last one first."""
 PriceKey = tuple[object, ...]
 """What the time of a move depends on, beside the type."""
-REFUSED = -1
-"""The price of a move that may not be made."""
+Amount = TensorType | tuple[int, DType]
+"""What it depends on of the type: bytes and elements, where sizes divide."""
+Seconds = dict[int, float]
+"""Of moves, by number."""
+Weights = dict[int, int]
+"""What moves add to the cost of a path, by number."""
+LONG = 2**10
+"""So many moves no path has: the cost of one is its price times this, and its collectives."""
+MOST = 2**200
+"""The cost of a path with a move that may not be made; no other one costs as much."""
 
 
 @dataclass(slots=True)
@@ -60,6 +67,27 @@ class _Steps:
         if number == len(self.shardings):
             self.shardings.append(sharding)
         return number
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """A start and a goal, of which is known what can be done on the way.
+
+    Args:
+        start: the sharding to start from.
+        goal: the one to end in.
+        steps: what can be done.
+        here: number of the start.
+        end: number of the goal.
+        is_even: whether sizes divide wherever a value is cut.
+    """
+
+    start: Sharding
+    goal: Sharding
+    steps: _Steps
+    here: int
+    end: int
+    is_even: bool
 
 
 class Resharder:
@@ -79,15 +107,14 @@ class Resharder:
         pads: bool = True,
         refuses: Callable[[str, int], bool] | None = None,
     ) -> None:
-        self._mesh = mesh
+        self.mesh = mesh
         self.hardware = hardware
         self._refuses = refuses
         self._pads = pads
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
         self._steps: dict[tuple[Sharding, Shape | None], _Steps] = {}
         self._numbers: dict[PriceKey, int] = {}
-        self._seconds: dict[TensorType, dict[int, float]] = {}
-        self._prices: dict[TensorType, dict[int, int]] = {}
+        self._known: dict[Amount, tuple[Weights, Seconds]] = {}
         self._merged: dict[tuple[int, ...], tuple[tuple[Move, ...], tuple[int, ...]]] = {}
 
     def path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
@@ -99,17 +126,27 @@ class Resharder:
         key = (start, goal, type)
         found = self._paths.get(key)
         if found is None:
-            found = self._paths[key] = self._search(start, goal, type)
+            journey = self.begin(start, goal, type)
+            found = self._paths[key] = self._search(journey, type)
         return found
 
-    def find_path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path | None:
+    def begin(self, start: Sharding, goal: Sharding, type: TensorType) -> Journey:
+        """Return what is known of the way from a start to a goal.
+
+        It is the same for other types if sizes divide wherever a value is cut.
+        """
+        is_even = self._is_even(start, goal, type)
+        steps = self._steps.setdefault((goal, None if is_even else type.shape), _Steps())
+        return Journey(start, goal, steps, steps.number(start), steps.number(goal), is_even)
+
+    def find_path(self, journey: Journey, type: TensorType) -> Path | None:
         """Return the cheapest path, None if there is none without what is refused.
 
         Raises:
             PlanError: there would be none with that, either.
         """
         try:
-            return self.path(start, goal, type)
+            return self._search(journey, type)
         except PlanError:
             if self._refuses is None:
                 raise
@@ -123,13 +160,13 @@ class Resharder:
         """Return the bytes of a collective move with padding, as `Collective.bytes` counts them."""
         type = self._find_exchanged(move, type)
         if move.kind == AllGather.name:
-            return local_bytes(type, move.before) * self._mesh.product(move.axes)
+            return local_bytes(type, move.before) * self.mesh.product(move.axes)
         if move.kind == ReduceScatter.name:
-            return local_bytes(type, move.after) * self._mesh.product(move.axes)
+            return local_bytes(type, move.after) * self.mesh.product(move.axes)
         if move.kind == AllToAll.name:
             held, left = (s.local_shape(type.shape) for s in (move.before, move.after))
             split = move.target_dimension
-            cut = left[split] * self._mesh.product(move.axes)
+            cut = left[split] * self.mesh.product(move.axes)
             sizes = (cut if i == split else size for i, size in enumerate(held))
             return math.prod(sizes) * type.dtype.itemsize
         return local_bytes(type, move.before)
@@ -145,11 +182,11 @@ class Resharder:
 
     def seconds(self, move: Move, type: TensorType) -> float:
         """Return the predicted seconds of a move."""
-        return self._find_seconds(self._number(move, self._is_even(type)), move, type)
+        _, known = self._known.setdefault(type, ({}, {}))
+        return self._find_seconds(self._number(move, is_even=False), move, type, known)
 
-    def _find_seconds(self, number: int, move: Move, type: TensorType) -> float:
-        """Return the seconds of a move with a number, found once."""
-        known = self._seconds.setdefault(type, {})
+    def _find_seconds(self, number: int, move: Move, type: TensorType, known: Seconds) -> float:
+        """Return the seconds of a move with a number, found once for an amount."""
         if number not in known:
             known[number] = self._price(move, type)
         return known[number]
@@ -160,60 +197,62 @@ class Resharder:
         # A sum over micro-batches grows by itself; for anything else over time they all must wait.
         waits = WAIT if MICRO in move.axes and move.kind != AllReduce.name else 0.0
         axes = _axes_of_devices(move)
-        if self._mesh.product(axes) == 1:
+        if self.mesh.product(axes) == 1:
             return waits
         return waits + self.collective_seconds(move.kind, self.move_bytes(move, type), axes)
 
     def describe_emulation(self, move: Move, type: TensorType) -> str:
         """Return in words what is issued instead of a collective move; empty if it is itself."""
         nbytes, axes = self.move_bytes(move, type), _axes_of_devices(move)
-        return describe_emulation(move.kind, nbytes, axes, self._mesh, self.hardware)
+        return describe_emulation(move.kind, nbytes, axes, self.mesh, self.hardware)
 
     def collective_seconds(self, kind: str, nbytes: int, axes: tuple[str, ...]) -> float:
         """Return the predicted seconds of a collective over some axes of the mesh."""
-        return collective_seconds(kind, nbytes, axes, self._mesh, self.hardware)
+        return collective_seconds(kind, nbytes, axes, self.mesh, self.hardware)
 
-    def _search(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
-        is_even = self._is_even(type)
-        steps = self._steps.setdefault((goal, None if is_even else type.shape), _Steps())
-        prices = self._prices.setdefault(type, {})
-        order = itertools.count()  # ties go to the path found first
-        end = steps.number(goal)
-        queue: list[tuple[int, int, int, int, Trail]]
-        queue = [(0, 0, next(order), steps.number(start), None)]
-        done: set[int] = set()
-        reached = (math.inf, 0)  # what is no better would be looked at after the goal
+    def _search(self, journey: Journey, type: TensorType) -> Path:
+        steps, here, end = journey.steps, journey.here, journey.end
+        amount: Amount = (type.nbytes, type.dtype) if journey.is_even else type
+        if amount not in self._known:
+            self._known[amount] = {}, {}
+        weights, seconds = self._known[amount]
+        count = 0  # ties go to the path found first
+        queue: list[tuple[int, int, int, Trail]] = [(0, count, here, None)]
+        least = {end: MOST, here: 0}  # what is no better than a path to the goal is left out
         while queue:
-            price, count, _, here, trail = heapq.heappop(queue)
+            cost, _, here, trail = heapq.heappop(queue)
             if here == end:
-                return self._finish(trail, type, is_even)
-            if here in done:
+                return self._finish(trail, type, journey.is_even, seconds)
+            if cost > least[here]:
                 continue
-            done.add(here)
             if here not in steps.known:
-                steps.known[here] = self._find_steps(here, steps, goal, type, is_even)
-            for number, is_collective, after, move in steps.known[here]:
-                if after in done:
-                    continue
-                if number not in prices:
-                    prices[number] = self._price_step(number, move, type)
-                cost = price + prices[number], count + is_collective
-                if prices[number] != REFUSED and cost < reached:
-                    heapq.heappush(queue, (*cost, next(order), after, (move, trail)))
-                    if after == end:
-                        reached = cost
-        raise PlanError(f"cannot reshard {type} from {start.describe()} to {goal.describe()}")
+                steps.known[here] = self._find_steps(here, journey, type)
+            for number, after, move in steps.known[here]:
+                if number not in weights:
+                    weights[number] = self._weigh(number, move, type, seconds)
+                found = cost + weights[number]
+                if found < least[end] and found < least.get(after, MOST):
+                    least[after], count = found, count + 1
+                    heapq.heappush(queue, (found, count, after, (move, trail)))
+        start, goal = (end.describe() for end in (journey.start, journey.goal))
+        raise PlanError(f"cannot reshard {type} from {start} to {goal}")
 
-    def _is_even(self, type: TensorType) -> bool:
-        """Whether all sizes divide: the moves are then the same for every shape."""
-        return not any(size % self._mesh.size for size in type.shape)
+    def _is_even(self, start: Sharding, goal: Sharding, type: TensorType) -> bool:
+        """Whether sizes divide wherever a value is cut on its way: so it is for every such shape.
 
-    def _find_steps(
-        self, here: int, steps: _Steps, goal: Sharding, type: TensorType, is_even: bool
-    ) -> tuple[Step, ...]:
+        A dimension is split over no axes but those of the start and of the goal.
+        """
+        return not any(
+            size % self.mesh.product({*before, *after})
+            for before, after, size in zip(start.dims, goal.dims, type.shape, strict=True)
+            if before or after
+        )
+
+    def _find_steps(self, here: int, journey: Journey, type: TensorType) -> tuple[Step, ...]:
+        steps, is_even = journey.steps, journey.is_even
         return tuple(
-            (self._number(move, is_even), int(move.is_collective), steps.number(move.after), move)
-            for move in list_moves(steps.shardings[here], goal, type, self._pads)
+            (self._number(move, is_even), steps.number(move.after), move)
+            for move in list_moves(steps.shardings[here], journey.goal, type, self._pads)
         )
 
     def _number(self, move: Move, is_even: bool) -> int:
@@ -222,16 +261,19 @@ class Resharder:
         if not move.is_collective:
             key = ()
         elif is_even:  # then only how many parts there are makes a difference
-            parts = self._mesh.product(move.before.split_axes)
+            parts = self.mesh.product(move.before.split_axes)
             key = (move.kind, move.axes, parts, move.before.reduction_of(move.axes[0]))
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _price_step(self, number: int, move: Move, type: TensorType) -> int:
-        if move.is_collective and self.refuses(move.kind, self.move_bytes(move, type)):
-            return REFUSED
-        return round(self._find_seconds(number, move, type) * PICOSECONDS)
+    def _weigh(self, number: int, move: Move, type: TensorType, seconds: Seconds) -> int:
+        """Return what a move adds to the cost of a path: its price, then whether it exchanges."""
+        if not move.is_collective:
+            return 0
+        if self.refuses(move.kind, self.move_bytes(move, type)):
+            return MOST
+        return round(self._find_seconds(number, move, type, seconds) * PICOSECONDS) * LONG + 1
 
-    def _finish(self, trail: Trail, type: TensorType, is_even: bool) -> Path:
+    def _finish(self, trail: Trail, type: TensorType, is_even: bool, known: Seconds) -> Path:
         moves: list[Move] = []
         while trail:
             move, trail = trail
@@ -242,7 +284,7 @@ class Resharder:
             self._merged[key] = merged, tuple(self._number(move, is_even) for move in merged)
         merged, numbers = self._merged[key]
         pairs = zip(numbers, merged, strict=True)
-        seconds = sum(self._find_seconds(number, move, type) for number, move in pairs)
+        seconds = sum(self._find_seconds(number, move, type, known) for number, move in pairs)
         collectives = sum(move.is_collective for move in merged)
         return Path(merged, round(seconds * PICOSECONDS), collectives)
 
@@ -252,4 +294,4 @@ def _axes_of_devices(move: Move) -> tuple[str, ...]:
     return tuple(axis for axis in move.axes if axis != MICRO)
 
 
-__all__ = ["PICOSECONDS", "Path", "Resharder"]
+__all__ = ["PICOSECONDS", "Journey", "Path", "Resharder"]
