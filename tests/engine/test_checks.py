@@ -465,3 +465,20 @@ def test_a_dtype_of_an_unknown_name_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         "float32[6]; return that ('float' is no dtype of Mithril; Engine.dtype_name says what it "
         "is called)"
     )
+
+
+def test_a_process_may_hold_nothing_of_a_stage_that_others_run() -> None:
+    stages = ml.Mesh(pipeline=2, data=2)
+    type = TensorType((4, 3), DType.float32)
+
+    def check(device: int, processes: int, stage: int) -> None:
+        part = stages.within({"pipeline": stage})
+        owner = SimpleNamespace(
+            name="faulty", mesh=stages, local_devices=(device,), process_count=processes
+        )
+        check_handle(owner, "put", None, type, ml.Sharding.of(part, ml.P("data"), 2))  # type: ignore[arg-type]
+
+    check(device=3, processes=4, stage=0)
+    for device, processes, stage in ((3, 4, 1), (0, 4, 0), (3, 1, 0)):
+        with pytest.raises(FaultyBackendError, match="put of backend 'faulty' returns None"):
+            check(device, processes, stage)
