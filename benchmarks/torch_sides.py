@@ -117,10 +117,10 @@ def count_peak(
 ) -> int:
     """Return the most bytes alive at once while a function runs again.
 
-    PyTorch's allocator tells of what it gives and takes, not of what was there; so the function runs
-    several times, and what is alive between runs is counted. It does not tell of what another thread
-    frees, such as gloo's that lets go of a buffer after the program: of the runs the one counts
-    that missed the least.
+    PyTorch's allocator tells of what it gives and takes, not of what was there; so what is alive
+    before each run is added, which may lie elsewhere than before the last. It does not tell of what
+    another thread frees, such as gloo's that lets go of a buffer after the program: of the runs the
+    one counts that missed the least.
 
     Args:
         step: what runs.
@@ -128,10 +128,13 @@ def count_peak(
         runs: how often the function runs.
     """
     activities = [torch.profiler.ProfilerActivity.CPU]
+    before: list[dict[int, int]] = []
     with torch.profiler.profile(activities=activities, profile_memory=True) as seen:
         step()
-        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in held()}
         for _ in range(runs):
+            before.append({})
+            for storage in (x.untyped_storage() for x in held()):
+                before[-1][storage.data_ptr()] = storage.nbytes()
             with torch.profiler.record_function(COUNTED_STEP):
                 step()
     changes: list[tuple[int, int, int]] = []
@@ -147,10 +150,12 @@ def count_peak(
             begins.append(event.start_time_ns)
     changes.sort()
     begins.sort()
-    held_bytes = {place: size for place, size in storages.items() if size}
     return min(
-        replay(held_bytes, [(place, size) for at, place, size in changes if begin <= at < end])
-        for begin, end in zip(begins, [*begins[1:], sys.maxsize], strict=True)
+        replay(
+            {place: size for place, size in storages.items() if size},
+            [(place, size) for at, place, size in changes if begin <= at < end],
+        )
+        for storages, begin, end in zip(before, begins, [*begins[1:], sys.maxsize], strict=True)
     )
 
 

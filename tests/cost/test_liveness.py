@@ -282,6 +282,19 @@ def test_outputs_are_there_from_the_start_where_memory_is_laid_out() -> None:
     assert Liveness(Execution()).measure(graph).curve[0] == 400
 
 
+def test_a_compiler_gives_each_output_memory_of_its_own() -> None:
+    """Equal ones, and those that are views, are copied; what else is equal is computed once."""
+    builder = Builder()
+    x = builder.input(TensorType((10, 10), DType.float32), "x")
+    y = x @ x
+    made = {"y": y, "row": ops.reshape(y, (100,)), "given": ops.reshape(x, (100,))}
+    graph = builder.build({**made, "same": x @ x, "exp": ops.exp(x), "other": ops.exp(x)})
+    laid_out = Liveness(Execution(fuses=True, lays_out=True)).measure(graph)
+    assert sum(held.bytes for held in laid_out.made.values()) == laid_out.peak == 6 * 400
+    eager = Liveness(Execution()).measure(graph)
+    assert len(set(eager.results)) == 5  # the row is a view, and what is given lies in the input
+
+
 def test_what_a_compiler_computes_once_is_in_memory_once() -> None:
     builder = Builder()
     x = builder.input(TensorType((10, 10), DType.float32), "x")

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from mithril import P, ops
 from mithril.engine import Engine
-from mithril.engine.checks import VARIABLE, KernelChecks, is_checking
+from mithril.engine.checks import VARIABLE, KernelChecks, check_handle, is_checking
 from mithril.engine.declared import check_declared
 from mithril.engine.kernels import Kernel
 from mithril.engine.lockstep import LockstepExecutable
 from mithril.engine.numpy_engine import NUMPY_KERNELS, NumpyEngine
 from mithril.engine.protocol import Executable, Produce
-from mithril.errors import BackendError
+from mithril.errors import BackendError, FaultyBackendError
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Program
 from mithril.plan.timetable import Transfer
@@ -465,3 +465,20 @@ def test_a_dtype_of_an_unknown_name_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         "float32[6]; return that ('float' is no dtype of Mithril; Engine.dtype_name says what it "
         "is called)"
     )
+
+
+def test_a_process_may_hold_nothing_of_a_stage_that_others_run() -> None:
+    stages = Mesh(pipeline=2, data=2)
+    type = TensorType((4, 3), DType.float32)
+
+    def check(device: int, processes: int, stage: int) -> None:
+        part = stages.part({"pipeline": stage})
+        owner: Any = SimpleNamespace(
+            name="faulty", mesh=stages, local_devices=(device,), process_count=processes
+        )
+        check_handle(owner, "put", None, type, Sharding.of(part, P("data"), 2))
+
+    check(device=3, processes=4, stage=0)
+    for device, processes, stage in ((3, 4, 1), (0, 4, 0), (3, 1, 0)):
+        with pytest.raises(FaultyBackendError, match="put of backend 'faulty' returns None"):
+            check(device, processes, stage)

@@ -7,10 +7,10 @@ from typing import Any
 import mithril as ml
 import numpy as np
 import pytest
-from mithril.cli.gpt import Sizes
+from mithril.cli.gpt import Sizes, megatron
 from mithril.plan import Plan
 
-from benchmarks.training_cases import Case, Ours
+from benchmarks.training_cases import Case, Ours, cut
 from tests.tolerances import TOLERANCE
 
 CASE = Case(Sizes(layers=4, width=32, heads=4, hidden=96, context=32, batch=16), 32, 2)
@@ -59,3 +59,29 @@ def test_gathered_parameters_are_counted_once_for_all_micro_batches() -> None:
     found = plan(f"{limit} B")
     assert found.memory().peak <= limit
     assert found.timeline().seconds < 0.9 * again.timeline().seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_every_layer_again_is_within_its_own_peak(name: str) -> None:
+    """Plans are counted as they end: with collectives that are waited for at once, if need be."""
+    case = Case(Sizes(layers=8, width=256, heads=4, hidden=768, context=512, batch=8), 512, 2)
+    backend = {**BACKENDS, "torch": lambda: ml.TorchBackend(MESH, device="cpu")}[name]()
+
+    def plan(asked: object) -> Plan:
+        model = case.model()
+        megatron(model)
+        cut(model, case, 2)
+        shapes = {
+            n: ml.TensorSpec(x.shape, str(x.dtype), ml.P("data")) for n, x in case.data().items()
+        }
+        step = ml.train_step(
+            model, backend, ml.optim.adamw(1e-4), shapes=shapes, zero=3, checkpointing=asked,
+            pipeline=ml.PipelineOptions(microbatch_size=2),
+        )  # fmt: skip
+        return step.plan
+
+    again = plan("all")
+    found = plan(f"{again.memory().peak} B")
+    assert found.memory().peak <= again.memory().peak
+    assert found.timeline().seconds <= again.timeline().seconds

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import ops
 from mithril.engine.numpy_engine import NumpyEngine
-from mithril.ir import Graph, Repeat, Value
+from mithril.ir import Builder, Graph, Repeat, Value
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh, P
 from mithril.ops.control import After
 from mithril.partition.recompute import find_residuals, recompute, split_phases
 from mithril.plan import Program
+from mithril.types import DType, TensorType
 
 from tests.graphs import execute, run, values_for
 from tests.profiles import scaled
@@ -91,6 +92,23 @@ def test_a_clone_stands_before_what_needs_it_and_after_what_is_further_back() ->
     assert gates and all(node.phase == "backward" for node in gates)
     early, _ = split_phases(found.graph)
     assert all(made[node.inputs[1]] >= len(early) - 1 for node in gates)
+
+
+def test_a_norm_that_runs_again_waits_with_what_it_normalises() -> None:
+    """A compiler would make what it makes of that alone at the start of the backward."""
+    builder = Builder()
+    x = builder.input(TensorType((4, 4, 8), DType.float64), "x")
+    w = builder.input(TensorType((8, 8), DType.float64), "w")
+    gain = builder.input(TensorType((8,), DType.float64), "gain")
+    normed = builder.apply(ops.RmsNorm(1e-5), ops.tanh(x @ w), gain)[0]
+    case = Case(builder.build({"y": ops.tanh(normed @ w)}), Mesh(), {})
+
+    program, _ = planned(case)
+    made = [v for n in program.graph.nodes if isinstance(n.op, ops.RmsNorm) for v in n.outputs]
+    nodes = recompute(program, made).graph.nodes
+    held = {node.outputs[0] for node in nodes if isinstance(node.op, After)}
+    norms = [n for n in nodes if isinstance(n.op, ops.RmsNorm) and n.phase == "backward"]
+    assert [[value in held for value in norm.inputs] for norm in norms] == [[True, False]]
 
 
 def test_what_a_clone_needs_is_kept_unless_it_is_dropped() -> None:

@@ -63,7 +63,8 @@ def function_of(
         kernels: kernel factories by op name.
     """
     flagged = needs_flag(program, devices.platform)
-    run = graph_function(join_starts(program.graph), kernels, _gate if flagged else _barrier)
+    after, at_inputs = (_gate, _gate_input) if flagged else (_barrier, None)
+    run = graph_function(join_starts(program.graph), kernels, after, at_inputs=at_inputs)
 
     def local(*inputs: Any) -> list[Any]:
         given, flag = (inputs[:-1], inputs[-1]) if flagged else (inputs, None)
@@ -149,11 +150,21 @@ def graph_function(
     kernels: Mapping[str, Kernel],
     after: Gate,
     made: Callable[[Value, Any], Any] = _identity,
+    at_inputs: Gate | None = None,
 ) -> Function:
-    """Return the function of a graph on arrays; `made` sees, and may change, what nodes make."""
+    """Return the function of a graph on arrays; `made` sees, and may change, what nodes make.
+
+    Inputs of the graph are kept behind others by `at_inputs`, where that is another way.
+    """
     again = find_reissued(graph)
+    early = frozenset(graph.inputs if at_inputs is not None else ())
+
+    def gate_of(node: Node) -> Gate:
+        is_early = isinstance(node.op, After) and node.inputs[0] in early
+        return at_inputs if at_inputs is not None and is_early else after
+
     steps = [
-        (node, name_scope(node, number), _step(node, kernels, after), again.get(node))
+        (node, name_scope(node, number), _step(node, kernels, gate_of(node)), again.get(node))
         for number, node in enumerate(graph.nodes)
     ]
     outputs = list(graph.outputs.values())
@@ -259,8 +270,22 @@ def _gate(x: Any, dependency: Any, flag: Any) -> Any:
 
     No compiler knows that the flag is false, nor does it look into both branches.
     """
-    closed = flag
-    if dependency.size:
-        first = lax.slice(lax.reshape(dependency, (dependency.size,)), (0,), (1,))[0]
-        closed = flag & lax.eq(first, first)
-    return lax.cond(closed, jnp.zeros_like, lambda value: value, x)
+    return lax.cond(_close(dependency, flag), jnp.zeros_like, lambda value: value, x)
+
+
+def _gate_input(x: Any, dependency: Any, flag: Any) -> Any:
+    """Keep an input of a program behind the dependency on CPU.
+
+    XLA copies inputs that a condition hands on, as it may not write to them, and all of them when the
+    program starts. A choice by element goes into the kernels that read it; as nothing makes an input,
+    there is nothing that these could compute again.
+    """
+    return lax.select(_close(dependency, flag), jnp.zeros_like(x), x)
+
+
+def _close(dependency: Any, flag: Any) -> Any:
+    """Return false, which is known once the dependency is there."""
+    if not dependency.size:
+        return flag
+    first = lax.slice(lax.reshape(dependency, (dependency.size,)), (0,), (1,))[0]
+    return flag & lax.eq(first, first)

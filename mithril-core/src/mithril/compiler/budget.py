@@ -36,6 +36,7 @@ def plan_within(
     parts: Partitioned,
     asked: Recompute,
     finish: Callable[[Plan], Plan],
+    wait: Callable[[Plan], Plan],
     target: Target,
     donated: Collection[str],
 ) -> Plan:
@@ -45,13 +46,15 @@ def plan_within(
         parts: with everything kept.
         asked: the budget, and what may not be repeated.
         finish: the passes over the programs of a plan.
+        wait: returns a plan whose collectives are waited for where they are issued, which later
+            passes fall back on if nothing else keeps to the budget.
         target: where it will run.
         donated: inputs that are given up.
 
     Raises:
         PlanError: no plan keeps to the budget.
     """
-    trial = _Trial(parts, finish, target.hardware, frozenset(donated))
+    trial = _Trial(parts, finish, wait, target.hardware, frozenset(donated))
     keeping = max(trial.measure(frozenset()).peaks)
     local_parts = list(_list_parts(parts, asked, target))
     limit = None
@@ -84,12 +87,14 @@ class _Trial:
     Args:
         parts: with everything kept.
         finish: the passes over the programs of a plan.
+        wait: returns a plan whose collectives are waited for at once.
         hardware: the profile to price with.
         donated: inputs that are given up.
     """
 
     parts: Partitioned
     finish: Callable[[Plan], Plan]
+    wait: Callable[[Plan], Plan]
     hardware: Hardware
     donated: frozenset[str]
     _costs: OpCosts = field(default_factory=OpCosts)
@@ -109,9 +114,13 @@ class _Trial:
         return self._made[dropped]
 
     def measure(self, dropped: frozenset[Value]) -> Measured:
-        """Return what that plan takes."""
+        """Return what that plan takes, with the less memory of the two that it may end with."""
         plan, _ = self.make(dropped)
-        memory = predict_memory(plan, self.hardware, self.donated)
+        waiting = self.wait(plan)
+        memory = min(
+            (predict_memory(one, self.hardware, self.donated) for one in {plan: 0, waiting: 0}),
+            key=lambda found: found.peak,
+        )
         peaks = []
         for local in self.parts.locals:
             own = set(_find_devices(self.parts, local.part))

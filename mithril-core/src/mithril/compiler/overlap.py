@@ -81,6 +81,24 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
     return note_parts(placed, asked, why)
 
 
+def wait_at_once(plan: Plan, target: Target, asked: Overlap) -> Plan:
+    """Return a plan that waits for each collective where it is issued, if the plan says where.
+
+    That is what `place_in_plan` falls back on within a limit: what is waited for at once is in
+    memory for the shortest time.
+
+    Args:
+        plan: with every collective where its result is first needed.
+        target: where it will run.
+        asked: how collectives shall be placed.
+    """
+    if _find_obstacle(target.hardware.execution) is not None:
+        return plan
+    costs = OpCosts()
+    pricings = [Pricing(s.program.mesh, target.hardware, costs) for s in plan.stages]
+    return _place(plan, pricings, replace(asked, strategy=NONE))
+
+
 def _find_limit(plan: Plan, target: Target) -> int | None:
     """Return the bytes that a device may hold, as far as that is known."""
     budget = None if plan.policy is None else plan.policy.budget
@@ -159,4 +177,4 @@ def _with_note(plan: Plan, target: Target, asked: Overlap, why: str) -> Plan:
     return replace(plan, notes=(*plan.notes, note))
 
 
-__all__ = ["place_in_plan"]
+__all__ = ["place_in_plan", "wait_at_once"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 
 from mithril.compiler.budget import plan_within
+from mithril.compiler.overlap import wait_at_once
 from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target
 from mithril.errors import OptionError, listing, near_names
@@ -49,7 +51,8 @@ def plan_recomputed(
     if not asked.is_on or not any(find_residuals(program.graph) for program in programs):
         return kept
     if asked.is_solved:
-        return plan_within(parts, asked, finish, target, request.donated)
+        wait = partial(wait_at_once, target=target, asked=options.overlap)
+        return plan_within(parts, asked, finish, wait, target, request.donated)
     found = [rewrite_program(program, drop_in_layers(program, asked)) for program in programs]
     plan = finish(parts.plan_with([item.program for item in found]))
     layers = describe_policy(programs, found, target.hardware)

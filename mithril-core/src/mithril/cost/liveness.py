@@ -172,7 +172,7 @@ class _Sweep:
                 peak, at = during, position
             live -= sum(storage.bytes for storage in deaths[position])
             curve.append(live)
-        outputs = [self._storages.of[value] for value in self._graph.outputs.values()]
+        outputs = self._storages.results
         return GraphMemory(
             peak,
             self._graph.nodes[at] if at >= 0 else None,
@@ -239,7 +239,7 @@ class _Sweep:
                 is_first = storage.number < self._borrowed and storage not in seen
                 storage.death = until if is_first else max(storage.death, until)
                 seen.add(storage)
-        outputs = dict.fromkeys(of[value] for value in graph.outputs.values())
+        outputs = dict.fromkeys(self._storages.results)
         for storage in outputs:
             storage.death = end
         if self._how.lays_out:
@@ -316,8 +316,7 @@ class _Sweep:
             scope = node.scope if node else ""
             kind = HOST if storage.is_on_host else kinds.get(storage.name, kind)
             self._holdings[storage.number] = Holding(storage.name, scope, kind, storage.bytes)
-        for name, value in self._graph.outputs.items():
-            storage = self._storages.of[value]
+        for name, storage in zip(self._graph.outputs, self._storages.results, strict=True):
             kind = kinds.get(name) or self._find_grown_kind(storage, kinds)
             if kind and storage.number >= self._borrowed and not storage.is_on_host:
                 before = self._holdings[storage.number]

@@ -58,6 +58,8 @@ class Storages:
         graph: a local one.
         execution: how the engine runs programs.
         free: inputs in whose memory results may be made.
+
+    `results` are those of its outputs, by the order of these.
     """
 
     graph: Graph
@@ -66,6 +68,7 @@ class Storages:
     all: list[Storage] = field(default_factory=list)
     of: dict[Value, Storage] = field(default_factory=dict)
     strides: dict[Value, Strides] = field(default_factory=dict)
+    results: list[Storage] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.uses: Uses = self.graph.uses()
@@ -79,6 +82,28 @@ class Storages:
             self._place(node, position)
         if self.execution.lays_out:
             self._give_up()
+        self.results = [self.of[value] for value in self.graph.outputs.values()]
+        if self.execution.lays_out:
+            self._part_results()
+
+    def _part_results(self) -> None:
+        """Give each output memory of its own: equal ones, and views of others, are copied then."""
+        makers = {value: at for at, node in enumerate(self.graph.nodes) for value in node.outputs}
+        seen: set[int] = set()
+        for position, value in enumerate(self.graph.outputs.values()):
+            shared = self.results[position]
+            is_copy = shared.number in seen or self._is_view_of_input(value)
+            seen.add(shared.number)
+            if is_copy and value in makers:
+                storage = Storage(
+                    len(self.all), value.type.nbytes, shared.name, shared.node,
+                    makers[value], makers[value], shared.is_on_host,
+                )  # fmt: skip
+                self.all.append(storage)
+                self.results[position] = storage
+
+    def _is_view_of_input(self, value: Value) -> bool:
+        return value in self.strides and self.of[value].number < len(self.graph.inputs)
 
     def _give_up(self) -> None:
         """Let outputs lie in the memory of inputs of their type that are given up."""

@@ -21,7 +21,7 @@ import numpy as np
 from mithril.engine.kernels.custom import name_dtype
 from mithril.errors import BackendError, FaultyBackendError, MithrilError, kind_of
 from mithril.ir import Node
-from mithril.mesh import Sharding
+from mithril.mesh import Mesh, Sharding
 from mithril.ops.definition import UserOp
 from mithril.ops.host import FromHost, ToHost
 from mithril.types import DType, TensorType
@@ -253,6 +253,12 @@ class _Owner(Protocol):
     name: str
 
     @property
+    def mesh(self) -> Mesh: ...
+
+    @property
+    def local_devices(self) -> tuple[int, ...]: ...
+
+    @property
     def process_count(self) -> int: ...
 
     @property
@@ -264,7 +270,8 @@ def check_handle(
 ) -> None:
     """Raise if a handle that is a list of arrays has others than its devices must hold.
 
-    Other handles are the engine's own affair; `check_part` looks at what is read of them.
+    Other handles are the engine's own affair; `check_part` looks at what is read of them. A process
+    without a device of the array's mesh, such as one of another stage of a pipeline, may hold None.
 
     Args:
         engine: whose handle it is.
@@ -277,6 +284,9 @@ def check_handle(
         FaultyBackendError: it has.
     """
     if shards is None:
+        here = {engine.mesh.in_whole(device) for device in engine.local_devices}
+        if engine.process_count > 1 and here.isdisjoint(sharding.mesh.flat):
+            return
         raise FaultyBackendError(f"{what} of backend '{engine.name}' returns None; return a handle")
     if not isinstance(shards, list):
         return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from mithril.ir import Graph, Node, Phase, Value
+from mithril.ir import Graph, Node, Op, Phase, Value
 from mithril.ir.rewrite import copy_graph
 from mithril.ops.control import After
 from mithril.partition.recompute.residuals import find_fixed
@@ -70,7 +70,7 @@ class Cloner:
         for node in nodes:
             inputs = [self.of(value) for value in node.inputs]
             if self._gates is not None:
-                made += self._gates.close(inputs)
+                made += self._gates.close(inputs, is_whole=type(node.op).expand is Op.expand)
             clone = _copy(node, inputs)
             self.cloned.append(node)
             made.append(clone)
@@ -174,11 +174,16 @@ class Gates:
         self._reach.update(dict.fromkeys(node.outputs, reach))
         self._placed += node.outputs[:1]
 
-    def close(self, inputs: list[Value]) -> list[Node]:
-        """Put the smallest operand of a clone behind the backward, unless one is there already.
+    def close(self, inputs: list[Value], *, is_whole: bool) -> list[Node]:
+        """Put an operand of a clone behind the backward, unless one is there already.
+
+        That is the smallest one, if nothing can be computed without it. Of an op that a compiler
+        takes apart it is the largest one: what a norm makes of its operand alone, which is as large
+        as that, would be made for all layers at the start of the backward.
 
         Args:
             inputs: operands; the one that is put behind is replaced.
+            is_whole: whether the clone is one op to a compiler.
 
         Returns:
             The node that does it, if it is done.
@@ -186,7 +191,8 @@ class Gates:
         others = [v for v in inputs if v not in self._fixed]
         if self._dependency is None or not others or not self._behind.isdisjoint(others):
             return []
-        x = min(others, key=lambda value: value.type.nbytes)
+        choose = min if is_whole else max
+        x = choose(others, key=lambda value: value.type.nbytes)
         held = Value(x.type)
         inputs[:] = [held if value is x else value for value in inputs]
         self._behind.add(held)
