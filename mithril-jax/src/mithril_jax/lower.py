@@ -276,9 +276,9 @@ def _gate(x: Any, dependency: Any, flag: Any) -> Any:
 def _gate_input(x: Any, dependency: Any, flag: Any) -> Any:
     """Keep an input of a program behind the dependency on CPU.
 
-    XLA copies inputs that a condition hands on, as it may not write to them, and all of them when the
-    program starts. A choice by element goes into the kernels that read it; as nothing makes an input,
-    there is nothing that these could compute again.
+    XLA copies inputs that a condition hands on, as it may not write to them, and all of them when
+    the program starts. A choice by element goes into the kernels that read it; as nothing makes an
+    input, there is nothing that these could compute again.
     """
     return lax.select(_close(dependency, flag), jnp.zeros_like(x), x)
 
