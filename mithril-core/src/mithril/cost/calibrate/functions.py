@@ -41,6 +41,9 @@ IMAGES, WINDOW = ((8, 64, 16, 16), (32, 64, 32, 32)), (3, 3)
 """Batch, channels and sizes, of small and large images; a window that keeps all of them."""
 FEW = 4
 """Channels of which hardly anything but the windows of a convolution costs."""
+NOTICED = 0.1
+"""The share of what a convolution of few channels takes that windows have at least, to be told from
+noise."""
 ORDERS = ((0, 2, 3, 1), (0, 3, 1, 2), (1, 2, 3, 0), (3, 0, 1, 2))
 """In which libraries take images: channels last, the batch last, and back."""
 
@@ -96,14 +99,14 @@ class OpTimer:
         for op in list_convolutions(self._timer.engine.kernels):
             self._advance(op.name)
             narrow = (IMAGES[1][0], FEW, *IMAGES[1][2:])
-            took, count = self._time_convolution(op, narrow), _count_windows(narrow)
-            windows = count / took
-            rates = [self._measure_convolution(op, IMAGES[0], windows)]
-            if _count_operations(IMAGES[1]) / rates[0][1] <= LONGEST:
-                rates.append(self._measure_convolution(op, IMAGES[1], windows))
-            found[op.name] = tuple(rates)
-            computing = _count_operations(narrow) / rates[0][1]
-            found[op.name + WINDOWS] = ((count, count / subtract(took, computing)),)
+            took = [(images, self._time_convolution(op, images)) for images in (narrow, IMAGES[0])]
+            rate = _count_operations(IMAGES[0]) / took[1][1]
+            if _count_operations(IMAGES[1]) / rate <= LONGEST:
+                took.append((IMAGES[1], self._time_convolution(op, IMAGES[1])))
+            each = _solve_window(*took[0], *took[1])
+            found[op.name] = tuple(_find_rate(*one, each) for one in took[1:])
+            if each * _count_windows(narrow) > NOTICED * took[0][1]:
+                found[op.name + WINDOWS] = ((_count_windows(narrow), 1 / each),)
         return found
 
     def measure_transposes(self) -> Mapping[str, Rate]:
@@ -129,14 +132,6 @@ class OpTimer:
 
         gap = self._find_gap(types[0]) if is_kept_apart else 0.0
         return subtract(self._timer.measure(step, types), gap)
-
-    def _measure_convolution(
-        self, op: Convolving, images: Shape, windows: float
-    ) -> tuple[float, float]:
-        """Return operations, and how many a second besides so many windows a second."""
-        seconds = self._time_convolution(op, images)
-        flops = _count_operations(images)
-        return flops, flops / subtract(seconds, _count_windows(images) / windows)
 
     def _time_convolution(self, op: Convolving, images: Shape) -> float:
         """Return the seconds of a convolution of as many channels as images have."""
@@ -246,6 +241,19 @@ def _count_operations(images: Shape) -> float:
 
 def _count_windows(images: Shape) -> float:
     return float(images[0] * math.prod(images[2:]))
+
+
+def _solve_window(narrow: Shape, short: float, wide: Shape, long: float) -> float:
+    """Return the seconds of a window where operations take what they do in both convolutions."""
+    share = _count_operations(narrow) / _count_operations(wide)
+    rest = short - share * long
+    return max(rest / (_count_windows(narrow) - share * _count_windows(wide)), 0.0)
+
+
+def _find_rate(images: Shape, seconds: float, each: float) -> tuple[float, float]:
+    """Return operations, and how many a second besides windows of so many seconds each."""
+    flops = _count_operations(images)
+    return flops, flops / subtract(seconds, each * _count_windows(images))
 
 
 def _convolve(op: Op) -> Step:
