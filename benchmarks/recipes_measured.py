@@ -21,6 +21,7 @@ from statistics import median
 
 import mithril as ml
 import numpy as np
+from mithril.cost.profiles.store import find_path
 from mithril.errors import MithrilError
 from mithril.plan import Plan
 
@@ -176,7 +177,12 @@ def run_rank(given: argparse.Namespace) -> int:
     """Take the times of a rank of a job, and leave them."""
     from benchmarks.torch_sides import hand_in, together
 
-    backend = ml.TorchBackend(ml.Mesh(MESHES["torch"][given.mesh]), device="cpu")
+    # Processes of a job take no stored profile by themselves: each could have one of its own.
+    profile = find_path("torch", "cpu", RANKS)
+    if not profile.exists():
+        sys.exit("no profile of four ranks: run `mithril calibrate --backend torch --mesh data=4`")
+    mesh = ml.Mesh(MESHES["torch"][given.mesh])
+    backend = ml.TorchBackend(mesh, device="cpu", hardware=profile)
     backend.hardware = behind(backend.hardware, given.rate, RANKS)
     hand_in(time_here(given.models[0], backend, given, together), given.times)
     return 0

@@ -17,7 +17,7 @@ from mithril.cost import SIMULATED, Level, Link, find_hardware, op_seconds
 from mithril.cost.calibrate import calibrate, count_measurements, prepare_reference
 from mithril.cost.calibrate.compute import measure_memory, measure_products, watch_products
 from mithril.cost.calibrate.fit import fit_line
-from mithril.cost.calibrate.links import measure_kind, measure_levels
+from mithril.cost.calibrate.links import _start_up, measure_kind, measure_levels
 from mithril.cost.calibrate.timing import Timer
 from mithril.cost.hardware import Calibration, Hardware
 from mithril.cost.kernels import find_kernels
@@ -147,6 +147,17 @@ def test_a_collective_costs_its_messages_and_bytes(kind: str) -> None:
     assert line.first == pytest.approx(LINK.latency, rel=1e-3)
     assert 1 / line.second == pytest.approx(LINK.bandwidth, rel=1e-3)
     assert line.error < 1e-3
+
+
+def test_a_start_that_noise_leaves_out_is_what_the_smallest_takes() -> None:
+    points = [(6.0, 768.0, 6e-4), (6.0, 1e5, 2e-4), (6.0, 3e6, 6e-3), (6.0, 2.4e7, 5e-2)]
+    fitted = fit_line(points)
+    assert fitted.first * 6 < 1e-4
+    found = _start_up(points, fitted)
+    assert found.first == pytest.approx(1e-4)
+    assert found.second == pytest.approx(1.8e-9, rel=0.2)
+    good = fit_line([(1, 1000, 3.0), (1, 2000, 4.0)])
+    assert _start_up([(1, 1000, 3.0)], good) is good
 
 
 @pytest.mark.usefixtures("clock")
