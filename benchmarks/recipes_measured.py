@@ -169,7 +169,17 @@ def time_here(
 ) -> Times:
     """Return the times of a model's steps in this process, and what is predicted."""
     steps, predicted = make_steps(model, backend, given)
-    runs: dict[str, Callable[[], object]] = {name: step.run for name, step in steps.items()}
+
+    def run(step: Step) -> Callable[[], object]:
+        """Return a run that ends when all ranks have done their part: a step ends with the last."""
+
+        def run_everywhere() -> None:
+            step.run()
+            ready()
+
+        return run_everywhere
+
+    runs = {name: run(step) for name, step in steps.items()}
     return {**interleave(runs, given.rounds, warm_up=2, ready=ready), **predicted}
 
 

@@ -18,8 +18,8 @@ from mithril.types import DType
 BATCHED = "batched_product"
 """Whose rate is that of products of float32 of several matrices at once, if it was measured."""
 WINDOWS = "_windows"
-"""Behind the name of an op that puts a window somewhere: how many of them a second, whatever is done in
-each. A convolution of few channels takes as long as its windows do."""
+"""Behind the name of an op that puts a window somewhere: how many of them a second, whatever is
+done in each. A convolution of few channels takes as long as its windows do."""
 
 
 def op_seconds(op: Op, inputs: Types, outputs: Types, hardware: Hardware) -> float:

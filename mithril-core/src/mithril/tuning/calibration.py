@@ -58,7 +58,7 @@ class Calibration:
 
 
 def _name_kind(config: Config) -> object:
-    """Return what decides by how much an estimate is off: how a step runs, not in how many parts."""
+    """Return what decides by how much an estimate is off: how a step runs, not how finely."""
     return config.splits, config.schedule, config.checkpointing, config.is_searched
 
 

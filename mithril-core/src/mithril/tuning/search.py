@@ -5,7 +5,8 @@ without a plan, and no plan of it could have been better. What time leaves unpla
 its bounds are part of the bound that is told.
 
 Estimates are off by much the same factor where configurations are of a kind, such as those of one
-schedule: each plan corrects the estimates of its kind (`calibration`), and the rest is ordered anew.
+schedule: each plan corrects the estimates of its kind (`calibration`), and the rest is ordered
+anew.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-
 from collections.abc import Callable, Sequence
 
 from mithril.cost.calibrate.fit import Line, fit_line
@@ -117,8 +116,8 @@ def measure_kind(timer: Timer, kind: str, axis: str) -> Line:
 def _start_up(points: Sequence[tuple[float, float, float]], line: Line) -> Line:
     """Return a line whose first factor is what the smallest collective takes, if the fit lost it.
 
-    Noise of large ones can leave nothing of what it takes to start, and then thousands of small ones
-    would cost nothing.
+    Noise of large ones can leave nothing of what it takes to start, and then thousands of small
+    ones would cost nothing.
     """
     messages, nbytes, seconds = points[0]
     if line.first * messages >= STARTED * (seconds - line.second * nbytes):
