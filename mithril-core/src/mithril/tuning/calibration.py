@@ -59,7 +59,7 @@ class Calibration:
 
 def _name_kind(config: Config) -> object:
     """Return what decides by how much an estimate is off: how a step runs, not how finely."""
-    return config.splits, config.schedule, config.checkpointing, config.is_searched
+    return config.schedule, config.checkpointing, bool(config.context), config.is_searched
 
 
 def _find_log(found: float, about: float) -> float:
