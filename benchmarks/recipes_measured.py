@@ -4,7 +4,8 @@ Ten of the models of `recipe_models` with small sizes, on PyTorch on four ranks,
 limited speed (`network`), or on JAX on eight devices of one process. The search and every recipe that
 applies are compiled for the same backend, whose profile has to be of this machine: measure it before with
 `mithril calibrate --backend B --mesh data=4` (8 on JAX). Outputs are compared, and then a step of each,
-outputs and gradients, is timed in turn. The limit is on the search's step over that of the best recipe.
+outputs and gradients, is timed in turn, until the last rank has done its part. The limit is on the search's step
+over that of the best recipe.
 
 Recipes that are predicted to take more than `--within` times the best of them are not timed, and are named.
 
