@@ -93,6 +93,7 @@ class Search:
     calibration: Calibration = field(default_factory=Calibration)
     _seen: set[Config] = field(default_factory=set)
     _refused: set[Config] = field(default_factory=set)
+    _took: dict[int, float] = field(default_factory=dict)
     _late: int = 0
     _start: float = 0.0
     _begin: float = 0.0
@@ -133,7 +134,7 @@ class Search:
         ):
             self.pruned += 1
             return False
-        is_over = bool(self.planned) and self._is_over()
+        is_over = bool(self.planned) and self._is_over(candidate.config.stages)
         is_enough = self.best is not None and self._late >= self.patience
         if is_over or is_enough:
             self.unplanned.append(candidate)
@@ -150,11 +151,18 @@ class Search:
         self.best = found if cost < limit else self.best
         return True
 
-    def _is_over(self) -> bool:
-        """Return whether the time for plans is over."""
+    def _is_over(self, stages: int) -> bool:
+        """Return whether there is no time left for a plan of so many stages.
+
+        It takes what one of about as many took; a first plan that fits has the time that it needs.
+        """
         most = self.seconds * (1.0 if self.best is not None else WITHOUT_ANY)
         is_late = time.monotonic() - self._start > self.budget
-        return is_late or time.process_time() - self._begin > most
+        wanted = 0.0
+        if self.best is not None and self._took:
+            near = min(self._took, key=lambda known: abs(math.log(known / stages)))
+            wanted = self._took[near] * max(1.0, stages / near)
+        return is_late or time.process_time() - self._begin + wanted > most
 
     def _list_rivals(self, best: Candidate) -> Iterator[Config]:
         """Yield what does one thing otherwise than the best, and than the best without stages.
@@ -190,8 +198,11 @@ class Search:
         return about.memory > capacity, candidate.is_twin, cost, about.memory
 
     def _plan(self, candidate: Candidate) -> Candidate | None:
+        begin, stages = time.process_time(), candidate.config.stages
         strategy = self.make(self.tuned, candidate.config)
         found = "sizes do not divide" if strategy is None else price(self.tuned, strategy)
+        took = time.process_time() - begin
+        self._took[stages] = max(took, self._took.get(stages, 0.0))
         if isinstance(found, str):
             self.refusals.append(f"{candidate.config}: {found}")
             self._refused.add(candidate.config)
