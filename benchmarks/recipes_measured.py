@@ -4,7 +4,8 @@ Ten of the models of `recipe_models` with small sizes, on PyTorch on four ranks,
 limited speed (`network`), or on JAX on eight devices of one process. The search and every recipe that
 applies are compiled for the same backend, whose profile has to be of this machine: measure it before with
 `mithril calibrate --backend B --mesh data=4` (8 on JAX). Outputs are compared, and then a step of each,
-outputs and gradients, is timed in turn. The limit is on the search's step over that of the best recipe.
+outputs and gradients, is timed in turn, until the last rank has done its part. The limit is on the search's step
+over that of the best recipe.
 
 Recipes that are predicted to take more than `--within` times the best of them are not timed, and are named.
 
@@ -21,6 +22,7 @@ from statistics import median
 
 import mithril as ml
 import numpy as np
+from mithril.cost.profiles.store import find_path
 from mithril.errors import MithrilError
 from mithril.plan import Plan
 
@@ -168,7 +170,17 @@ def time_here(
 ) -> Times:
     """Return the times of a model's steps in this process, and what is predicted."""
     steps, predicted = make_steps(model, backend, given)
-    runs: dict[str, Callable[[], object]] = {name: step.run for name, step in steps.items()}
+
+    def run(step: Step) -> Callable[[], object]:
+        """Return a run that ends when all ranks have done their part: a step ends with the last."""
+
+        def run_everywhere() -> None:
+            step.run()
+            ready()
+
+        return run_everywhere
+
+    runs = {name: run(step) for name, step in steps.items()}
     return {**interleave(runs, given.rounds, warm_up=2, ready=ready), **predicted}
 
 
@@ -176,7 +188,12 @@ def run_rank(given: argparse.Namespace) -> int:
     """Take the times of a rank of a job, and leave them."""
     from benchmarks.torch_sides import hand_in, together
 
-    backend = ml.TorchBackend(ml.Mesh(MESHES["torch"][given.mesh]), device="cpu")
+    # Processes of a job take no stored profile by themselves: each could have one of its own.
+    profile = find_path("torch", "cpu", RANKS)
+    if not profile.exists():
+        sys.exit("no profile of four ranks: run `mithril calibrate --backend torch --mesh data=4`")
+    mesh = ml.Mesh(MESHES["torch"][given.mesh])
+    backend = ml.TorchBackend(mesh, device="cpu", hardware=profile)
     backend.hardware = behind(backend.hardware, given.rate, RANKS)
     hand_in(time_here(given.models[0], backend, given, together), given.times)
     return 0

@@ -17,7 +17,7 @@ from mithril.cost import SIMULATED, Level, Link, find_hardware, op_seconds
 from mithril.cost.calibrate import calibrate, count_measurements, prepare_reference
 from mithril.cost.calibrate.compute import measure_memory, measure_products, watch_products
 from mithril.cost.calibrate.fit import fit_line
-from mithril.cost.calibrate.links import measure_kind, measure_levels
+from mithril.cost.calibrate.links import _start_up, measure_kind, measure_levels
 from mithril.cost.calibrate.timing import Timer
 from mithril.cost.hardware import Calibration, Hardware
 from mithril.cost.kernels import find_kernels
@@ -31,6 +31,7 @@ from mithril.ir.op import Types
 from mithril.ir.rewrite import all_nodes
 from mithril.mesh import Mesh
 from mithril.ops.collective import class_of
+from mithril.ops.conv import Convolution
 from mithril.ops.functions import Exp, Tanh
 from mithril.ops.nn import Gelu
 from mithril.plan import Execution, Program
@@ -42,6 +43,8 @@ CLOCK = [0.0]
 """What engines of this file tell the time by."""
 BUSY = (0.0, 0.0)
 """From when to when they are half as fast."""
+WINDOW = 0.0
+"""Seconds that they take for each window of a convolution, besides its operations."""
 
 
 class Paced(NumpyEngine):
@@ -84,7 +87,7 @@ def _seconds(node, mesh: Mesh) -> float:
     work = node.op.cost(inputs, outputs)
     if node.op.name in ("sum", "max", "after") or node.op.is_view:
         return 0.0
-    return KERNEL + max(work.flops / RATE, work.bytes / BANDWIDTH)
+    return KERNEL + max(work.flops / RATE + work.windows * WINDOW, work.bytes / BANDWIDTH)
 
 
 @cache
@@ -146,6 +149,17 @@ def test_a_collective_costs_its_messages_and_bytes(kind: str) -> None:
     assert line.error < 1e-3
 
 
+def test_a_start_that_noise_leaves_out_is_what_the_smallest_takes() -> None:
+    points = [(6.0, 768.0, 6e-4), (6.0, 1e5, 2e-4), (6.0, 3e6, 6e-3), (6.0, 2.4e7, 5e-2)]
+    fitted = fit_line(points)
+    assert fitted.first * 6 < 1e-4
+    found = _start_up(points, fitted)
+    assert found.first == pytest.approx(1e-4)
+    assert found.second == pytest.approx(1.8e-9, rel=0.2)
+    good = fit_line([(1, 1000, 3.0), (1, 2000, 4.0)])
+    assert _start_up([(1, 1000, 3.0)], good) is good
+
+
 @pytest.mark.usefixtures("clock")
 def test_each_axis_is_a_level() -> None:
     levels, errors = measure_levels(Timer(paced(data=2, tensor=2), 0.0), lambda what: None)
@@ -173,6 +187,28 @@ def test_a_calibrated_profile_predicts_what_it_was_made_of() -> None:
     assert made.serving(2).vector_rate == made.vector_rate
     for kind in ("convolution", "convolution_input_gradient"):
         assert made.op_rate(kind, 1e9) == pytest.approx(RATE, rel=1e-3)
+        assert f"{kind}_windows" not in made.op_rates
+    assert {"max_pool", "max_pool_gradient", "avg_pool", "avg_pool_gradient"} <= set(made.op_rates)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_convolution_of_few_channels_takes_as_long_as_its_windows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tests.cost.test_calibrate.WINDOW", 2e-6)
+    made = calibrate(paced(), [], seconds=0.0)
+    assert made.op_rate("convolution", 1e9) == pytest.approx(RATE, rel=1e-2)
+    assert made.op_rate("convolution_windows", 1e4) == pytest.approx(1 / 2e-6, rel=1e-2)
+    save(made, tmp_path / "mine.json")
+    made = Hardware.load(tmp_path / "mine.json")
+    x, w = TensorType((4, 3, 16, 16), DType.float32), TensorType((8, 3, 3, 3), DType.float32)
+    op = Convolution((1, 1), ((1, 1), (1, 1)), (1, 1), 1)
+    (y,) = op.infer([x, w])
+    flops, windows = 2 * y.size * 27, 4 * 16 * 16
+    expected = KERNEL + flops / RATE + windows * 2e-6
+    assert op_seconds(op, [x, w], [y], made) == pytest.approx(expected, rel=1e-2)
+    narrow = w.with_shape((1, 3, 3, 3))  # a part of its channels has all of the windows
+    assert op_seconds(op, [x, narrow], op.infer([x, narrow]), made) > 0.9 * windows * 2e-6
 
 
 @pytest.mark.usefixtures("clock")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import geometric_mean
 
 import mithril as ml
 import pytest
 from mithril.mesh import Mesh
 from mithril.runtime.planned import plan_backend
 from mithril.runtime.strategy import Strategy
-from mithril.tuning.bound import estimate
-from mithril.tuning.config import Config
+from mithril.tuning.bound import _Estimator, estimate
+from mithril.tuning.calibration import _name_kind
+from mithril.tuning.config import AxisRole, Config, Role
 from mithril.tuning.model import TunedModel
 from mithril.tuning.price import Price, price
 from mithril.tuning.recipes import make_by_recipe
@@ -288,3 +290,38 @@ def test_bad_input() -> None:
 @pytest.mark.parametrize("devices", [1, 2, 12, 49, 97])
 def test_sizes_of_axes_divide_the_devices(devices: int) -> None:
     assert _divisors(devices) == [n for n in range(1, devices + 1) if devices % n == 0]
+
+
+def test_stages_compute_products_of_their_whole_size() -> None:
+    """A stage has some of the products, each as large as without stages."""
+    tuned = tune("deep")
+    deep = Config((AxisRole("pipeline", 4, Role.pipeline),), microbatches=4)
+    wide = Config((AxisRole("data", 4, Role.data),))
+    seconds = [_Estimator(tuned, config)._compute() for config in (deep, wide)]
+    assert seconds[0] == pytest.approx(seconds[1])
+
+
+def test_a_plan_corrects_the_estimates_of_its_kind() -> None:
+    tuned = tune("deep")
+    search = Search(tuned, patience=2)
+    search.run(list_configs(tuned, "mixed_parallel", 4))
+    (one, *others) = search.planned
+    kind = _name_kind(one.config)
+    ratios = [
+        candidate.price.seconds / candidate.estimate.seconds
+        for candidate in (one, *others)
+        if candidate.price is not None and _name_kind(candidate.config) == kind
+    ]
+    found = search.calibration.correct(one.config, one.estimate)
+    assert found.seconds / one.estimate.seconds == pytest.approx(geometric_mean(ratios))
+    assert found.least_seconds == one.estimate.least_seconds
+
+
+def test_of_two_orders_of_axes_that_are_alike_one_is_planned_first() -> None:
+    tuned = tune("deep")
+    configs = list(list_configs(tuned, "mixed_parallel", 4))
+    ordered = Search(tuned)._order(configs)
+    twins = [candidate for candidate in ordered if candidate.is_twin]
+    assert twins
+    fitting = [c.is_twin for c in ordered if c.estimate.memory <= tuned.hardware.memory_bytes]
+    assert fitting == sorted(fitting)

@@ -16,6 +16,7 @@ from mithril.ops.collective import Permute
 from mithril.partition.decompose import (
     CHUNKS,
     RING,
+    Known,
     cut_where_it_pays,
     decompose_all,
     decompose_where_it_pays,
@@ -50,9 +51,11 @@ def choose_parts(plan: Plan, target: Target, pricings: Sequence[Pricing], asked:
         asked: what may be taken apart.
     """
     if asked.strategy == AUTO and Permute.name in target.capabilities:
-        plan = change_programs(plan, lambda p, n: decompose_where_it_pays(p, pricings[n]))
+        rings: Known = {}
+        plan = change_programs(plan, lambda p, n: decompose_where_it_pays(p, pricings[n], rings))
     if asked.in_chunks:
-        plan = change_programs(plan, lambda p, n: cut_where_it_pays(p, pricings[n]))
+        chunks: Known = {}
+        plan = change_programs(plan, lambda p, n: cut_where_it_pays(p, pricings[n], chunks))
     return plan
 
 

@@ -62,19 +62,22 @@ class Kernel:
         flops: operations on the device.
         bytes: read and written.
         product: the dtype of the operands if it is a product of tensors.
-        work: of each op that computes something the name of its rate, its operations, and the dtype
-            if it is a product.
+        work: of each op that computes something the name of its rate, its operations, the dtype if
+            it is a product, and its windows.
     """
 
     nodes: tuple[Node, ...]
     flops: int
     bytes: int
     product: DType | None
-    work: tuple[tuple[str, int, DType | None], ...] = ()
+    work: tuple[tuple[str, int, DType | None, int], ...] = ()
 
     def seconds(self, hardware: Hardware) -> float:
         """Return the predicted seconds on one device."""
-        computing = sum(arithmetic_seconds(*part, hardware) for part in self.work)
+        computing = sum(
+            arithmetic_seconds(name, flops, dtype, hardware, windows)
+            for name, flops, dtype, windows in self.work
+        )
         return roofline_seconds(computing, self.bytes, hardware)
 
 
@@ -138,7 +141,7 @@ class _Grouping:
         work = [self._costs.of(node) for node in busy]
         flops = sum(cost.flops for cost, _ in work)
         parts = tuple(
-            (rate_name(node.op, dtype), cost.flops, dtype)
+            (rate_name(node.op, dtype), cost.flops, dtype, cost.windows)
             for node, (cost, dtype) in zip(busy, work, strict=True)
         )
         product = next((dtype for _, dtype in work if dtype is not None), None)

@@ -17,6 +17,9 @@ from mithril.types import DType
 
 BATCHED = "batched_product"
 """Whose rate is that of products of float32 of several matrices at once, if it was measured."""
+WINDOWS = "_windows"
+"""Behind the name of an op that puts a window somewhere: how many of them a second, whatever is
+done in each. A convolution of few channels takes as long as its windows do."""
 
 
 def op_seconds(op: Op, inputs: Types, outputs: Types, hardware: Hardware) -> float:
@@ -37,11 +40,16 @@ def op_seconds(op: Op, inputs: Types, outputs: Types, hardware: Hardware) -> flo
     """
     work = op.cost(inputs, outputs)
     product = product_dtype(op, inputs, outputs)
-    return work_seconds(op, work.flops, work.bytes, product, hardware)
+    return work_seconds(op, work.flops, work.bytes, product, hardware, work.windows)
 
 
 def work_seconds(
-    op: Op, flops: float, nbytes: float, product: DType | None, hardware: Hardware
+    op: Op,
+    flops: float,
+    nbytes: float,
+    product: DType | None,
+    hardware: Hardware,
+    windows: float = 0.0,
 ) -> float:
     """Return the predicted seconds of an op whose work is known.
 
@@ -51,12 +59,14 @@ def work_seconds(
         nbytes: what it reads and writes there.
         product: the dtype of its operands if it is a product of tensors (see `product_dtype`).
         hardware: the profile to price with.
+        windows: that it puts somewhere.
     """
     if op.is_collective or is_free(op, hardware.execution):
         return 0.0
     if is_fused(op, hardware.execution):
         return arithmetic_seconds(op.name, flops, None, hardware)
-    return kernel_seconds(flops, nbytes, product, hardware, rate_name(op, product))
+    computing = arithmetic_seconds(rate_name(op, product), flops, product, hardware, windows)
+    return roofline_seconds(computing, nbytes, hardware)
 
 
 def kernel_seconds(
@@ -75,12 +85,15 @@ def kernel_seconds(
     return roofline_seconds(computing, nbytes, hardware)
 
 
-def arithmetic_seconds(name: str, flops: float, product: DType | None, hardware: Hardware) -> float:
-    """Return the predicted seconds of operations alone; arguments are those of `kernel_seconds`."""
+def arithmetic_seconds(
+    name: str, flops: float, product: DType | None, hardware: Hardware, windows: float = 0.0
+) -> float:
+    """Return the predicted seconds of operations alone; arguments are those of `work_seconds`."""
     rate = hardware.op_rate(name, flops)
     if rate is None:
         rate = hardware.vector_rate if product is None else hardware.rate(product, flops)
-    return flops / rate
+    each = hardware.op_rate(name + WINDOWS, windows) if windows else None
+    return flops / rate + (windows / each if each else 0.0)
 
 
 def rate_name(op: Op, product: DType | None) -> str:

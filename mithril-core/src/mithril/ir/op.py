@@ -33,10 +33,18 @@ _REGISTRY: dict[str, type[Op]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Work of one op: floating-point operations, and bytes read and written."""
+    """Work of one op: floating-point operations, and bytes read and written.
+
+    Args:
+        flops: operations.
+        bytes: read and written.
+        windows: where a window is put: what is done for each of them, besides its operations, takes
+            time that devices may have a rate for.
+    """
 
     flops: int
     bytes: int
+    windows: int = 0
 
 
 class Group(Protocol):

@@ -373,7 +373,8 @@ def check_cotangent(what: str, given: TensorType, expected: TensorType) -> None:
 def _cost(y: TensorType, w: TensorType, inputs: Types, outputs: Types) -> Cost:
     """One multiplication and one addition per result element and element of its window."""
     flops = 2 * y.size * math.prod(w.shape[1:])
-    return Cost(flops, sum(t.nbytes for t in (*inputs, *outputs)))
+    windows = y.shape[0] * math.prod(y.shape[2:])
+    return Cost(flops, sum(t.nbytes for t in (*inputs, *outputs)), windows)
 
 
 def _take_cotangent(cotangents: Cotangents) -> Any:

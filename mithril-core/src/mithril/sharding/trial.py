@@ -56,8 +56,10 @@ def work_seconds(
     """
     parts = option.results[0].mesh.product(option.factors)
     inputs, outputs = _local(node.inputs, option.operands), _local(node.outputs, option.results)
-    flops, nbytes = node.cost().flops / parts, node.op.cost(inputs, outputs).bytes
-    work = cost.work_seconds(node.op, flops, nbytes, product, resharder.hardware)
+    flops, local = node.cost().flops / parts, node.op.cost(inputs, outputs)
+    work = cost.work_seconds(
+        node.op, flops, local.bytes, product, resharder.hardware, local.windows
+    )
     return work + exchange_seconds(node, rule, option, resharder)
 
 

@@ -100,7 +100,8 @@ class _Estimator:
         share = min(1.0, split / self.tuned.flops) if self.tuned.flops else 1.0
         spread = share / size + (1 - share)
         others = working / size
-        pieces = max(1, self.config.microbatches) * others * size
+        # Stages have some of the products each, and each of these as large as it is.
+        pieces = self.config.microbatches * working / self.config.size(Role.pipeline)
         seconds = self.tuned.compute_seconds(pieces)
         again = {"none": 0.0, "selective": 0.1, "all": 1.0}.get(str(self.config.checkpointing), 0.5)
         products = (1 + again / self.passes) * seconds * spread / others

@@ -3,6 +3,10 @@
 This is branch and bound: a configuration whose lower bound is not below the best price is left out
 without a plan, and no plan of it could have been better. What time leaves unplanned is counted, and
 its bounds are part of the bound that is told.
+
+Estimates are off by much the same factor where configurations are of a kind, such as those of one
+schedule: each plan corrects the estimates of its kind (`calibration`), and the rest is ordered
+anew.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from mithril.runtime.strategy import Alternative, Findings, Strategy
 from mithril.tuning.bound import Estimate, estimate
+from mithril.tuning.calibration import Calibration
 from mithril.tuning.config import Config
 from mithril.tuning.model import TunedModel
 from mithril.tuning.price import Price, price
@@ -42,12 +47,14 @@ class Candidate:
         estimate: without a plan.
         strategy: how tensors are split; None before that is asked.
         price: of its plan; None before it is planned.
+        is_twin: whether it is another one but for the order of axes, and estimated alike.
     """
 
     config: Config
     estimate: Estimate
     strategy: Strategy | None = None
     price: Price | None = None
+    is_twin: bool = False
 
     def cost(self, objective: str) -> float:
         """Return the price, or the estimate where there is none."""
@@ -83,8 +90,10 @@ class Search:
     waiting: list[Candidate] = field(default_factory=list)
     best: Candidate | None = None
     least_memory: float = 0.0
+    calibration: Calibration = field(default_factory=Calibration)
     _seen: set[Config] = field(default_factory=set)
     _refused: set[Config] = field(default_factory=set)
+    _took: dict[int, float] = field(default_factory=dict)
     _late: int = 0
     _start: float = 0.0
     _begin: float = 0.0
@@ -99,9 +108,11 @@ class Search:
         waiting = self.waiting = self._order(configs)
         self.considered = len(waiting)
         self.least_memory = min((c.estimate.least_memory for c in waiting), default=0.0)
-        for number, candidate in enumerate(waiting):
-            self.tell(len(waiting), number, self.best)
-            self._visit(candidate)
+        left = waiting[::-1]
+        while left:
+            self.tell(len(waiting), len(waiting) - len(left), self.best)
+            if self._visit(left.pop()):
+                left.sort(key=self._rank_estimate, reverse=True)
         while self.best is not None:
             rivals = self._order(self._list_rivals(self.best))
             for candidate in rivals:
@@ -113,8 +124,8 @@ class Search:
         self.tell(len(waiting), len(waiting), self.best)
         return sorted(self.planned, key=self._rank)
 
-    def _visit(self, candidate: Candidate) -> None:
-        """Plan a candidate, unless its bound or the time leaves it out."""
+    def _visit(self, candidate: Candidate) -> bool:
+        """Plan a candidate, unless its bound or the time leaves it out; return whether it is."""
         objective, capacity = self.tuned.objective, self.tuned.hardware.memory_bytes
         self._seen.add(candidate.config)
         limit = self.best.cost(objective) if self.best else float("inf")
@@ -122,27 +133,36 @@ class Search:
             capacity is not None and candidate.estimate.least_memory > capacity
         ):
             self.pruned += 1
-            return
-        is_over = bool(self.planned) and self._is_over()
+            return False
+        is_over = bool(self.planned) and self._is_over(candidate.config.stages)
         is_enough = self.best is not None and self._late >= self.patience
         if is_over or is_enough:
             self.unplanned.append(candidate)
-            return
+            return False
         found = self._plan(candidate)
         if found is None:
-            return
+            return False
         self.planned.append(found)
         assert found.price is not None
+        self.calibration.add(found.config, found.estimate, found.price)
         cost = found.cost(objective) if found.price.fits else float("inf")
         # Less than a hundredth is no reason to go on.
         self._late = 0 if cost < 0.99 * limit else self._late + 1
         self.best = found if cost < limit else self.best
+        return True
 
-    def _is_over(self) -> bool:
-        """Return whether the time for plans is over."""
+    def _is_over(self, stages: int) -> bool:
+        """Return whether there is no time left for a plan of so many stages.
+
+        It takes what one of about as many took; a first plan that fits has the time that it needs.
+        """
         most = self.seconds * (1.0 if self.best is not None else WITHOUT_ANY)
         is_late = time.monotonic() - self._start > self.budget
-        return is_late or time.process_time() - self._begin > most
+        wanted = 0.0
+        if self.best is not None and self._took:
+            near = min(self._took, key=lambda known: abs(math.log(known / stages)))
+            wanted = self._took[near] * max(1.0, stages / near)
+        return is_late or time.process_time() - self._begin + wanted > most
 
     def _list_rivals(self, best: Candidate) -> Iterator[Config]:
         """Yield what does one thing otherwise than the best, and than the best without stages.
@@ -160,19 +180,29 @@ class Search:
 
     def _order(self, configs: Iterable[Config]) -> list[Candidate]:
         """Return the candidates, the best estimate first; what is about to fit before the rest."""
-        objective = self.tuned.objective
+        known: set[object] = set()
+        found = []
+        for config in configs:
+            about = estimate(self.tuned, config)
+            axes = tuple(sorted(config.axes, key=lambda axis: axis.name))
+            key = replace(config, axes=axes), about
+            found.append(Candidate(config, about, is_twin=key in known))
+            known.add(key)
+        return sorted(found, key=self._rank_estimate)
+
+    def _rank_estimate(self, candidate: Candidate) -> tuple[bool, bool, float, float]:
+        """Return what candidates are ordered by that were not planned."""
+        about = self.calibration.correct(candidate.config, candidate.estimate)
         capacity = self.tuned.hardware.memory_bytes or float("inf")
-        found = [Candidate(config, estimate(self.tuned, config)) for config in configs]
-
-        def rank(candidate: Candidate) -> tuple[bool, float, float]:
-            about = candidate.estimate
-            return about.memory > capacity, about.cost(objective), about.memory
-
-        return sorted(found, key=rank)
+        cost = about.cost(self.tuned.objective)
+        return about.memory > capacity, candidate.is_twin, cost, about.memory
 
     def _plan(self, candidate: Candidate) -> Candidate | None:
+        begin, stages = time.process_time(), candidate.config.stages
         strategy = self.make(self.tuned, candidate.config)
         found = "sizes do not divide" if strategy is None else price(self.tuned, strategy)
+        took = time.process_time() - begin
+        self._took[stages] = max(took, self._took.get(stages, 0.0))
         if isinstance(found, str):
             self.refusals.append(f"{candidate.config}: {found}")
             self._refused.add(candidate.config)

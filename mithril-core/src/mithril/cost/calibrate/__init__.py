@@ -79,7 +79,8 @@ def calibrate(
     ops = OpTimer(timer, memory.kernel_seconds, advance)
     functions = ops.measure_functions()
     moving = {**ops.measure_transposes(), **ops.measure_column_sums()}
-    op_rates = {**functions, **ops.measure_convolutions(), **moving, BATCHED: batched}
+    sliding = {**ops.measure_convolutions(), **ops.measure_pools()}
+    op_rates = {**functions, **sliding, **moving, BATCHED: batched}
     levels, errors = measure_levels(timer, advance)
     base = find_described(engine)
     ordinary = sorted(rate for ((_, rate),) in functions.values())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mithril.cost.calibrate.timing import Step, Timer, make_type, subtract
 from mithril.cost.compiled_form import ColumnSum, LayOut
 from mithril.cost.rates import Rate
-from mithril.cost.work import is_fused
+from mithril.cost.work import WINDOWS, is_fused
 from mithril.engine import Engine
 from mithril.ir import Op, Tensor
 from mithril.ir.operand import apply, apply_one
@@ -24,6 +24,7 @@ from mithril.ops.conv import (
 from mithril.ops.functions import Erf, Tanh
 from mithril.ops.nn import Gelu, GeluGradient, Silu, SiluGradient, Softmax, SoftmaxGradient
 from mithril.ops.normalization import LayerNorm, LayerNormGradient, RmsNorm, RmsNormGradient
+from mithril.ops.pool import AvgPool, AvgPoolGradient, MaxPool, MaxPoolGradient
 from mithril.ops.reduce import Sum
 from mithril.ops.shape import Transpose
 from mithril.types import Shape, TensorType
@@ -36,9 +37,13 @@ NARROW, WIDE = (1024, 256), (2048, 1024)
 ATTENTION = (4, 128, 4, 64)
 """Batch, sequence, heads and their size."""
 CONSTANT_ERROR = 1e-5
-IMAGES, WINDOW = ((8, 64, 16, 16), (32, 64, 32, 32)), (64, 64, 3, 3)
-"""Batch, channels and sizes, of small and large images; channels and a window that keeps all of
-them."""
+IMAGES, WINDOW = ((8, 64, 16, 16), (32, 64, 32, 32)), (3, 3)
+"""Batch, channels and sizes, of small and large images; a window that keeps all of them."""
+FEW = 4
+"""Channels of which hardly anything but the windows of a convolution costs."""
+NOTICED = 0.1
+"""The share of what a convolution of few channels takes that windows have at least, to be told from
+noise."""
 ORDERS = ((0, 2, 3, 1), (0, 3, 1, 2), (1, 2, 3, 0), (3, 0, 1, 2))
 """In which libraries take images: channels last, the batch last, and back."""
 
@@ -47,7 +52,7 @@ def count_ops(engine: Engine) -> int:
     """Return how many ops an `OpTimer` measures."""
     kernels = engine.kernels
     listed = len(list_functions(kernels)) + len(list_convolutions(kernels))
-    return listed + 2 * engine.execution.lays_out
+    return listed + len(list_pools(kernels)) + 2 * engine.execution.lays_out
 
 
 class OpTimer:
@@ -69,8 +74,15 @@ class OpTimer:
 
     def measure_functions(self) -> Mapping[str, Rate]:
         """Return the rates of ops by name, where they are not those of their memory."""
+        return self._measure_all(list_functions(self._timer.engine.kernels))
+
+    def measure_pools(self) -> Mapping[str, Rate]:
+        """Return the rates of pools and of their gradients, by name."""
+        return self._measure_all(list_pools(self._timer.engine.kernels))
+
+    def _measure_all(self, ops: Mapping[Op, Sequence[TensorType]]) -> Mapping[str, Rate]:
         engine, found = self._timer.engine, {}
-        for op, types in list_functions(engine.kernels).items():
+        for op, types in ops.items():
             self._advance(op.name)
             seconds = self._measure_apart(op, types)
             start = 0.0 if is_fused(op, engine.execution) else self._kernel_seconds
@@ -79,14 +91,22 @@ class OpTimer:
         return found
 
     def measure_convolutions(self) -> Mapping[str, Rate]:
-        """Return the rates of a convolution and of its gradients, by name."""
-        found = {}
+        """Return the rates of a convolution and of its gradients, and of their windows, by name.
+
+        With few channels it takes as long as its windows do, and with many as its operations.
+        """
+        found: dict[str, Rate] = {}
         for op in list_convolutions(self._timer.engine.kernels):
             self._advance(op.name)
-            rates = [self._measure_convolution(op, IMAGES[0])]
-            if _count_operations(IMAGES[1]) / rates[0][1] <= LONGEST:
-                rates.append(self._measure_convolution(op, IMAGES[1]))
-            found[op.name] = tuple(rates)
+            narrow = (IMAGES[1][0], FEW, *IMAGES[1][2:])
+            took = [(images, self._time_convolution(op, images)) for images in (narrow, IMAGES[0])]
+            rate = _count_operations(IMAGES[0]) / took[1][1]
+            if _count_operations(IMAGES[1]) / rate <= LONGEST:
+                took.append((IMAGES[1], self._time_convolution(op, IMAGES[1])))
+            each = _solve_window(*took[0], *took[1])
+            found[op.name] = tuple(_find_rate(*one, each) for one in took[1:])
+            if each * _count_windows(narrow) > NOTICED * took[0][1]:
+                found[op.name + WINDOWS] = ((_count_windows(narrow), 1 / each),)
         return found
 
     def measure_transposes(self) -> Mapping[str, Rate]:
@@ -113,15 +133,15 @@ class OpTimer:
         gap = self._find_gap(types[0]) if is_kept_apart else 0.0
         return subtract(self._timer.measure(step, types), gap)
 
-    def _measure_convolution(self, op: Convolving, images: Shape) -> tuple[float, float]:
-        types = [make_type(*images), make_type(*WINDOW)]
+    def _time_convolution(self, op: Convolving, images: Shape) -> float:
+        """Return the seconds of a convolution of as many channels as images have."""
+        types = [make_type(*images), make_type(images[1], images[1], *WINDOW)]
         if isinstance(op, ConvolutionInputGradient):
             op = op.input_gradient(images[2:])
         seconds = self._timer.measure(_convolve(op), types)
         if isinstance(op, ConvolutionWeightGradient):
             seconds = subtract(seconds, self._timer.measure(_convolve(op.forward()), types))
-        flops = _count_operations(images)
-        return flops, flops / subtract(seconds, self._kernel_seconds)
+        return subtract(seconds, self._kernel_seconds)
 
     def _measure_transpose(self, shape: Shape) -> tuple[float, float]:
         def step(x: Tensor, operands: Sequence[Tensor]) -> Tensor:
@@ -195,12 +215,45 @@ def list_convolutions(kernels: frozenset[str]) -> tuple[Convolving, ...]:
         kernels: names of the ops that the engine runs itself.
     """
     op = Convolution((1, 1), ((1, 1), (1, 1)), (1, 1), 1)
-    known = (op, op.input_gradient(IMAGES[0][2:]), op.weight_gradient(WINDOW[2:]))
+    known = (op, op.input_gradient(IMAGES[0][2:]), op.weight_gradient(WINDOW))
     return known if kernels >= {one.name for one in known} else ()
 
 
+def list_pools(kernels: frozenset[str]) -> dict[Op, tuple[TensorType, ...]]:
+    """Return pools and their gradients, which are measured one by one; see `list_functions`.
+
+    Args:
+        kernels: names of the ops that the engine runs itself.
+    """
+    x, ones, pads = make_type(*IMAGES[0]), (1, 1), ((1, 1), (1, 1))
+    known: dict[Op, tuple[TensorType, ...]] = {
+        MaxPool(WINDOW, ones, pads): (x,),
+        MaxPoolGradient(WINDOW, ones, pads): (x, x, x),
+        AvgPool(WINDOW, ones, pads, count_padding=False): (x,),
+        AvgPoolGradient(WINDOW, ones, pads, count_padding=False, size=IMAGES[0][2:]): (x,),
+    }
+    return {op: types for op, types in known.items() if op.name in kernels}
+
+
 def _count_operations(images: Shape) -> float:
-    return 2.0 * math.prod(images) * math.prod(WINDOW[1:])
+    return 2.0 * math.prod(images) * images[1] * math.prod(WINDOW)
+
+
+def _count_windows(images: Shape) -> float:
+    return float(images[0] * math.prod(images[2:]))
+
+
+def _solve_window(narrow: Shape, short: float, wide: Shape, long: float) -> float:
+    """Return the seconds of a window where operations take what they do in both convolutions."""
+    share = _count_operations(narrow) / _count_operations(wide)
+    rest = short - share * long
+    return max(rest / (_count_windows(narrow) - share * _count_windows(wide)), 0.0)
+
+
+def _find_rate(images: Shape, seconds: float, each: float) -> tuple[float, float]:
+    """Return operations, and how many a second besides windows of so many seconds each."""
+    flops = _count_operations(images)
+    return flops, flops / subtract(seconds, each * _count_windows(images))
 
 
 def _convolve(op: Op) -> Step:

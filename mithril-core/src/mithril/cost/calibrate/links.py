@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 
 from mithril.cost.calibrate.fit import Line, fit_line
@@ -79,6 +80,10 @@ def measure_levels(
     return tuple(levels), errors
 
 
+STARTED = 0.5
+"""So much of what the smallest collective takes is its start, at least."""
+
+
 def _to_link(line: Line) -> Link:
     bandwidth = 1 / max(line.second, LEAST_SECONDS_PER_BYTE)
     return Link(max(line.first, LEAST_LATENCY), bandwidth)
@@ -105,7 +110,21 @@ def measure_kind(timer: Timer, kind: str, axis: str) -> Line:
         traffic = class_of(kind).traffic(held.nbytes, group)
         points.append((float(traffic.messages), traffic.bytes, seconds))
         scales.append(with_it / share)
-    return fit_line(points, scales)
+    return _start_up(points, fit_line(points, scales))
+
+
+def _start_up(points: Sequence[tuple[float, float, float]], line: Line) -> Line:
+    """Return a line whose first factor is what the smallest collective takes, if the fit lost it.
+
+    Noise of large ones can leave nothing of what it takes to start, and then thousands of small
+    ones would cost nothing.
+    """
+    messages, nbytes, seconds = points[0]
+    if line.first * messages >= STARTED * (seconds - line.second * nbytes):
+        return line
+    first = seconds / messages
+    rest = [max(t - first * a, 0.0) / b for a, b, t in points[1:]]
+    return Line(first, statistics.median(rest), line.error)
 
 
 def _make_step(kind: str, axis: str, group: int, runs: bool) -> Step:

@@ -36,9 +36,10 @@ from mithril.cost.hardware import Calibration, Hardware
 from mithril.cost.levels import Level, Link
 from mithril.cost.profiles.units import BANDWIDTH, BYTES, RATE, TIME, WORK, Dimension
 from mithril.cost.rates import Rate
-from mithril.cost.work import BATCHED
+from mithril.cost.work import BATCHED, WINDOWS
 from mithril.errors import MithrilError, OptionError, kind_of, listing, nearest
 from mithril.ir import registry
+from mithril.ops.conv import Convolution, ConvolutionInputGradient, ConvolutionWeightGradient
 from mithril.types import DType
 
 FORMAT = 1
@@ -213,7 +214,12 @@ class _Reader:
 
     def _op_rates(self, content: object) -> dict[str, Rate]:
         table = self._table(content, "op_rates")
-        self._check_keys(table, sorted([*registry(), BATCHED, ColumnSum.name]), "op_rates.")
+        windows = [
+            op.name + WINDOWS
+            for op in (Convolution, ConvolutionInputGradient, ConvolutionWeightGradient)
+        ]
+        known = sorted([*registry(), BATCHED, ColumnSum.name, *windows])
+        self._check_keys(table, known, "op_rates.")
         return {name: self._rate(table, name, "op_rates.") for name in table}
 
     def _calibration(self, content: object) -> Calibration | None:

@@ -1,6 +1,7 @@
 """Decomposition: products are computed part by part while other parts of their operands travel."""
 
 from mithril.partition.decompose.choose import (
+    Known,
     cut_where_it_pays,
     decompose_all,
     decompose_where_it_pays,
@@ -12,6 +13,7 @@ from mithril.partition.decompose.write import CHUNKS, RING
 __all__ = [
     "CHUNKS",
     "RING",
+    "Known",
     "Site",
     "cut_where_it_pays",
     "decompose_all",

@@ -3,12 +3,13 @@
 A site is tried by itself first, in a program that has nothing else in it. Where it takes less time
 apart there, and something of its collective is exposed when all collectives are placed, the whole
 program is placed with it apart, and that stays if the program is predicted to take less time. Sites
-that are alike are decided together. Of chunks the number is chosen likewise.
+that are alike are decided together, and so are programs (`form`). Of chunks the number is chosen
+likewise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mithril.cost import Hardware
@@ -17,6 +18,7 @@ from mithril.ir import Algorithm, Cause, Graph, Node
 from mithril.mesh import Mesh
 from mithril.ops.collective import Collective
 from mithril.partition.algorithms.rewrite import describe_step
+from mithril.partition.decompose.form import find_form
 from mithril.partition.decompose.sites import Site, find_sites
 from mithril.partition.decompose.write import Counts, Describe, write_sites
 from mithril.partition.overlap import AS_IT_PAYS
@@ -32,6 +34,8 @@ MOST_TRIALS = 16
 """So often a whole program is placed anew, at most."""
 _Choice = tuple[Site, int]
 """A site as it may be taken apart, and into how many parts."""
+Known = dict[Hashable, tuple[tuple[int, int], ...]]
+"""By the form of a program which of its sites are taken apart, and in which way, both by number."""
 
 
 def decompose_all(program: Program, hardware: Hardware) -> Program:
@@ -45,23 +49,25 @@ def decompose_all(program: Program, hardware: Hardware) -> Program:
     return take_apart(program, {site: count_members(site, program) for site in rings}, hardware)
 
 
-def decompose_where_it_pays(program: Program, pricing: Pricing) -> Program:
+def decompose_where_it_pays(program: Program, pricing: Pricing, known: Known) -> Program:
     """Return the program with those products taken apart by which it takes less time.
 
     Args:
         program: a local one, in which no collective was started yet.
         pricing: says what takes how long.
+        known: what was chosen for other programs, to which this one is added.
     """
     rings = find_sites(program, rings=True, chunks=False)
-    return _choose(program, pricing, {site: _list_rings(site, program) for site in rings})
+    return _choose(program, pricing, {site: _list_rings(site, program) for site in rings}, known)
 
 
-def cut_where_it_pays(program: Program, pricing: Pricing) -> Program:
+def cut_where_it_pays(program: Program, pricing: Pricing, known: Known) -> Program:
     """Return the program with those collectives in chunks by which it takes less time.
 
     Args:
         program: a local one, in which no collective was started yet.
         pricing: says what takes how long.
+        known: what was chosen for other programs, to which this one is added.
     """
     wanted: dict[Site, Sequence[_Choice]] = {}
     for site in find_sites(program, rings=False, chunks=True):
@@ -69,7 +75,7 @@ def cut_where_it_pays(program: Program, pricing: Pricing) -> Program:
         if site.op.count_bytes([value.type]) >= LEAST_BYTES:
             size = value.type.shape[site.dimension]
             wanted[site] = [(site, count) for count in COUNTS if count <= size]
-    return _choose(program, pricing, wanted)
+    return _choose(program, pricing, wanted, known)
 
 
 def take_apart(program: Program, counts: Counts, hardware: Hardware) -> Program:
@@ -110,7 +116,10 @@ def _list_rings(site: Site, program: Program) -> list[_Choice]:
 
 
 def _choose(
-    program: Program, pricing: Pricing, choices: Mapping[Site, Sequence[_Choice]]
+    program: Program,
+    pricing: Pricing,
+    choices: Mapping[Site, Sequence[_Choice]],
+    known: Known,
 ) -> Program:
     """Return a program with those sites taken apart by which it takes less time.
 
@@ -118,23 +127,38 @@ def _choose(
         program: a local one.
         pricing: says what takes how long.
         choices: of each site the ways to take it apart; those of sites that are alike correspond.
+        known: what was chosen for other programs, to which this one is added.
     """
     if not choices:
         return program
-    best, found = find_order(program.graph, pricing, AS_IT_PAYS), program
+    sites, form = list(choices), find_form(program, pricing.hardware)
+    if form not in known:
+        known[form] = _try_all(program, pricing, choices)
+    counts = dict(choices[sites[place]][number] for place, number in known[form])
+    return take_apart(program, counts, pricing.hardware)
+
+
+def _try_all(
+    program: Program, pricing: Pricing, choices: Mapping[Site, Sequence[_Choice]]
+) -> tuple[tuple[int, int], ...]:
+    """Return which sites are taken apart, and in which way, by number; see `_choose`."""
+    best = find_order(program.graph, pricing, AS_IT_PAYS)
+    places = {site: place for place, site in enumerate(choices)}
     alike: dict[object, list[Site]] = {}
     for site in choices:
         exposed, taken = best.hiding.find_exposed(site.collective), best.hiding.taken
         if exposed > LEAST_EXPOSED * taken[site.collective]:
             alike.setdefault(site.describe(), []).append(site)
     chosen: dict[Site, int] = {}
+    found: list[tuple[int, int]] = []
     for sites, number in _list_gains(alike.values(), choices, program, pricing)[:MOST_TRIALS]:
         more = chosen | dict(choices[site][number] for site in sites)
         changed = take_apart(program, more, pricing.hardware)
         after = find_order(changed.graph, pricing, AS_IT_PAYS)
         if after.hiding.seconds < best.hiding.seconds:
-            chosen, best, found = more, after, changed
-    return found
+            chosen, best = more, after
+            found += [(places[site], number) for site in sites]
+    return tuple(found)
 
 
 def _list_gains(
@@ -177,5 +201,6 @@ def _measure(graph: Graph, pricing: Pricing) -> float:
 
 
 __all__ = [
-    "count_members", "cut_where_it_pays", "decompose_all", "decompose_where_it_pays", "take_apart",
+    "Known", "count_members", "cut_where_it_pays", "decompose_all", "decompose_where_it_pays",
+    "take_apart",
 ]  # fmt: skip
