@@ -278,7 +278,7 @@ class Mesh:
 
     def product(self, names: Iterable[str]) -> int:
         """Return the number of devices over several axes."""
-        return math.prod(self.sizes[name] for name in names)
+        return math.prod(map(self.sizes.__getitem__, names))
 
     def join_axes(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return axis names with complete runs of sub-axes replaced by the axis they make up.
