@@ -11,8 +11,8 @@ from mithril.mesh import Mesh
 from mithril.runtime.planned import plan_backend
 from mithril.runtime.strategy import Strategy
 from mithril.tuning.bound import _Estimator, estimate
-from mithril.tuning.calibration import _name_kind
 from mithril.tuning.config import AxisRole, Config, Role
+from mithril.tuning.correction import _name_kind
 from mithril.tuning.model import TunedModel
 from mithril.tuning.price import Price, price
 from mithril.tuning.recipes import make_by_recipe

@@ -5,7 +5,7 @@ without a plan, and no plan of it could have been better. What time leaves unpla
 its bounds are part of the bound that is told.
 
 Estimates are off by much the same factor where configurations are of a kind, such as those of one
-schedule: each plan corrects the estimates of its kind (`calibration`), and the rest is ordered
+schedule: each plan corrects the estimates of its kind (`correction`), and the rest is ordered
 anew.
 """
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 
 from mithril.runtime.strategy import Alternative, Findings, Strategy
 from mithril.tuning.bound import Estimate, estimate
-from mithril.tuning.calibration import Calibration
 from mithril.tuning.config import Config
+from mithril.tuning.correction import Correction
 from mithril.tuning.model import TunedModel
 from mithril.tuning.price import Price, price
 from mithril.tuning.recipes import Maker, make_strategy
@@ -90,7 +90,7 @@ class Search:
     waiting: list[Candidate] = field(default_factory=list)
     best: Candidate | None = None
     least_memory: float = 0.0
-    calibration: Calibration = field(default_factory=Calibration)
+    correction: Correction = field(default_factory=Correction)
     _seen: set[Config] = field(default_factory=set)
     _refused: set[Config] = field(default_factory=set)
     _took: dict[int, float] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class Search:
             return False
         self.planned.append(found)
         assert found.price is not None
-        self.calibration.add(found.config, found.estimate, found.price)
+        self.correction.add(found.config, found.estimate, found.price)
         cost = found.cost(objective) if found.price.fits else float("inf")
         # Less than a hundredth is no reason to go on.
         self._late = 0 if cost < 0.99 * limit else self._late + 1
@@ -192,7 +192,7 @@ class Search:
 
     def _rank_estimate(self, candidate: Candidate) -> tuple[bool, bool, float, float]:
         """Return what candidates are ordered by that were not planned."""
-        about = self.calibration.correct(candidate.config, candidate.estimate)
+        about = self.correction.apply(candidate.config, candidate.estimate)
         capacity = self.tuned.hardware.memory_bytes or float("inf")
         cost = about.cost(self.tuned.objective)
         return about.memory > capacity, candidate.is_twin, cost, about.memory

@@ -14,15 +14,15 @@ from mithril.tuning.config import Config, Figures
 
 
 @dataclass(slots=True)
-class Calibration:
+class Correction:
     """The figures of plans over their estimates, by kind: geometric means.
 
     >>> from mithril.tuning.config import AxisRole, Role
     >>> two = Config((AxisRole("data", 2, Role.data),))
     >>> about = Estimate(seconds=1.0, memory=10.0, bytes=0.0, least_seconds=0.5, least_memory=5.0)
-    >>> known = Calibration()
+    >>> known = Correction()
     >>> known.add(two, about, Figures(seconds=1.5, memory=20.0, bytes=0.0))
-    >>> known.correct(two, about).seconds, known.correct(two, about).memory
+    >>> known.apply(two, about).seconds, known.apply(two, about).memory
     (1.5, 20.0)
     """
 
@@ -44,7 +44,7 @@ class Calibration:
         self._sums[kind] = seconds, memory, count + 1
         self._factors[kind] = math.exp(seconds / (count + 1)), math.exp(memory / (count + 1))
 
-    def correct(self, config: Config, about: Estimate) -> Estimate:
+    def apply(self, config: Config, about: Estimate) -> Estimate:
         """Return an estimate as plans of its kind have it; the same where there are none.
 
         Args:
@@ -66,4 +66,4 @@ def _find_log(found: float, about: float) -> float:
     return math.log(found / about) if found > 0 and about > 0 else 0.0
 
 
-__all__ = ["Calibration"]
+__all__ = ["Correction"]
