@@ -269,11 +269,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ml.OptionError,
         r"partition_search_space='mixd' is no space; did you mean 'mixed'\?; spaces: 'data'",
     ),
-    "stages": (
-        lambda: searched(partition_search_space="pipeline"),
-        ml.OptionError,
-        r"partition_search_space='pipeline' is not available yet: stages are not searched for",
-    ),
     "without a search": (
         lambda: ml.compile(mlp(), ml.NumpyBackend(MESH), max_memory_per_device="1 GB"),
         ml.OptionError,

@@ -26,7 +26,13 @@ from mithril.compiler.overlap import place_in_plan
 from mithril.compiler.plugin_passes import change_graph, change_programs
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
-from mithril.compiler.search import choose_by_timeline, complete, limit_fusion, plan_within
+from mithril.compiler.search import (
+    check_granted,
+    choose_by_timeline,
+    complete,
+    limit_fusion,
+    plan_within,
+)
 from mithril.cost import Target
 from mithril.ir import Graph
 from mithril.ops.own_kernel import list_kernels
@@ -107,6 +113,7 @@ def make_plan(
         search = options.search and replace(options.search, prices={})  # gone when the plan is made
         found = plan_within(plan_for, search, request.donated)
         plan = choose_by_timeline(found, plan_for, search, target, request.donated)
+        check_granted(plan, request)
         check_memory(plan, target, request.donated, is_strict=options.strict_memory)
         return plan
 
@@ -132,6 +139,7 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
             notes=(*request.notes, *plan.notes),
             parameters=parameters,
             optimizer=request.optimizer,
+            search=plan.search or request.searched,
         )
         return choose_kernels(change_programs(plan, target, options.passes), target)
 

@@ -16,6 +16,7 @@ from mithril.partition.recompute import Recompute
 from mithril.partition.replicas import Replicas
 from mithril.plan import Port
 from mithril.plan.names import is_of_compression
+from mithril.plan.search import SearchResult
 from mithril.plugins.extensions import Extension
 from mithril.sharding import Layout, Search
 from mithril.transform import Update
@@ -36,6 +37,7 @@ class Request:
         parameters: inputs that are parameters: precision casts them where they are used.
         placement: what runs where, if layers are placed on devices or run as stages.
         notes: facts for readers of the plan.
+        searched: what a search for stages has found before; None where there was none.
         donated: inputs that are given up, in whose memory results may be made.
         optimizer: inputs that are the state of an optimiser.
         update: what becomes of the gradients in a train step; otherwise they are outputs.
@@ -51,6 +53,7 @@ class Request:
     parameters: tuple[str, ...] = ()
     placement: Placement | None = None
     notes: tuple[str, ...] = ()
+    searched: SearchResult | None = None
     donated: frozenset[str] = frozenset()
     optimizer: tuple[str, ...] = ()
     update: Update | None = None

@@ -105,6 +105,24 @@ def plan_within(
     return replace(plan, search=plan.search.against(bound))
 
 
+def check_granted(plan: Plan, request: Request) -> None:
+    """Raise where layers were cut into stages of which one holds more than was granted.
+
+    Raises:
+        PlanError: that is so.
+    """
+    found = request.searched
+    if found is None or found.limit is None:
+        return
+    peak = plan.memory(donated=request.donated).peak
+    if peak > found.limit:
+        raise PlanError(
+            f"auto_partition finds no stages within {format_bytes(found.limit)} a device: the "
+            f"fullest one holds {format_bytes(peak)}; give more memory or stages, smaller "
+            f"micro-batches, or checkpointing"
+        )
+
+
 def choose_by_timeline(
     found: Plan,
     plan_for: Callable[[Search | None], Plan],

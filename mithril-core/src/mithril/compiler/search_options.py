@@ -18,8 +18,10 @@ from mithril.options import check_flag
 from mithril.sharding.search import (
     ANNOTATIONS,
     DATA,
+    LATENCY,
     MIXED,
     OBJECTIVES,
+    PIPELINE,
     TENSOR,
     THROUGHPUT,
     Search,
@@ -28,9 +30,8 @@ from mithril.types import to_python
 
 SPACES = {
     "data": (DATA,), "tensor": (TENSOR,), "mixed": (MIXED,), "mixed_parallel": (MIXED,),
-    ANNOTATIONS: (ANNOTATIONS,),
+    ANNOTATIONS: (ANNOTATIONS,), PIPELINE: (PIPELINE,),
 }  # fmt: skip
-PIPELINE = "pipeline"
 LIMITS = ("max_memory_per_device", "max_all_reduce_size", "forbid", "shardings")
 CONFIG = ("force_data_parallel", "allow_mixed_mesh_models")
 
@@ -90,7 +91,25 @@ def read_search(given: SearchOptions, mesh: Mesh, default: Search | None = None)
         refused,
         whole,
     )
+    if search.is_of_stages:
+        _check_of_stages(search)
     return Asked(search, limits.get("shardings"))
+
+
+def _check_of_stages(search: Search) -> None:
+    """Raise where what is asked of a search for stages would have no effect."""
+    space = f"partition_search_space='{PIPELINE}'"
+    if search.objective not in (THROUGHPUT, LATENCY):
+        raise OptionError(
+            f"partition_objective='{search.objective}' is no objective of {space}, which cuts "
+            f"layers into stages of which the slowest is as fast as can be; use '{THROUGHPUT}' or "
+            f"'{LATENCY}', or another space"
+        )
+    if search.has_refusals or search.whole:
+        raise OptionError(
+            f"partition_constraints['forbid'] and ['max_all_reduce_size'] have no effect with "
+            f"{space}, which only cuts layers into stages; leave them out, or use another space"
+        )
 
 
 def read_auto_sharding(is_on: bool | None, config: Mapping[str, object] | None) -> Search | None:
@@ -132,11 +151,6 @@ def _read_word(name: str, word: object) -> str:
 
 def _read_space(word: object) -> tuple[str, ...]:
     name = "partition_search_space"
-    if word == PIPELINE:
-        raise OptionError(
-            f"{name}='{PIPELINE}' is not available yet: stages are not searched for; use "
-            f"model.stage or Pipeline, or another space: {listing(SPACES)}"
-        )
     if word not in SPACES:
         raise OptionError(
             f"{name}={word!r} is no space{nearest(str(word), SPACES)}; spaces: {listing(SPACES)}"

@@ -33,7 +33,7 @@ from mithril.models.outputs import choose_outputs
 from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.options import PipelineOptions, Precision, check_flag
 from mithril.runtime.backend import Backend
-from mithril.runtime.balancing import Job, balance_stages, read_balancing
+from mithril.runtime.balancing import Job, balance_stages, read_balancing, search_stages
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.memory_planning import read_memory_planning
 from mithril.runtime.offload_options import read_offload
@@ -240,8 +240,9 @@ def compile(
             time of collectives, and then that of work.
         partition_search_space: what may be split: `data`, nothing but the leading dimension of
             inputs; `tensor`, everything else; `mixed`, or `mixed_parallel`, everything, which is so
-            by default; `annotations`, nothing, so that what is said is priced as a search prices.
-            Layers are put on stages by the model alone.
+            by default; `annotations`, nothing, so that what is said is priced as a search prices;
+            `pipeline`: layers are cut into stages along the mesh axis `pipeline`, so that the
+            slowest is as fast as can be, and nothing else is searched. That needs `shapes`.
         partition_constraints: a mapping of limits: `max_memory_per_device`, `max_all_reduce_size`
             in bytes (`"1 GB"`), `forbid`, a list of collectives that may not occur (`all_to_all`)
             and of pairs of a pattern of names and a mesh axis over which what it matches is not
@@ -311,8 +312,23 @@ def compile(
     if outputs is not None:
         snapshot = choose_outputs(snapshot, outputs)
     notes: tuple[str, ...] = ()
+    job = Job(backend, shapes, dtypes, read_pipeline(pipeline, pipeline_schedule), inference)
+    asked = read_search(
+        {
+            "auto_partition": auto_partition,
+            "partition_objective": partition_objective,
+            "partition_search_space": partition_search_space,
+            "partition_constraints": partition_constraints,
+            "max_memory_per_device": max_memory_per_device,
+        },
+        backend.mesh,
+        backend.search,
+    )
+    search, searched = asked.search, None
+    if search is not None and search.is_of_stages:
+        snapshot, searched = search_stages(snapshot, search, job)
+        search = None
     if balancing is not None:
-        job = Job(backend, shapes, dtypes, read_pipeline(pipeline, pipeline_schedule), inference)
         snapshot, notes = balance_stages(snapshot, balancing, job)
     inputs, outputs = input_names(snapshot), output_names(snapshot)
     parameters = parameter_names(snapshot)
@@ -329,17 +345,6 @@ def compile(
     )
     communication = communication.with_algorithms(
         collective_ops, backend.mesh, backend.engine.library, backend.name
-    )
-    asked = read_search(
-        {
-            "auto_partition": auto_partition,
-            "partition_objective": partition_objective,
-            "partition_search_space": partition_search_space,
-            "partition_constraints": partition_constraints,
-            "max_memory_per_device": max_memory_per_device,
-        },
-        backend.mesh,
-        backend.search,
     )
     fixed = read_fixed(asked.shardings, parameters, inputs)
     compression = read_compression(gradient_compression, backend.mesh, backend.compression)
@@ -366,7 +371,7 @@ def compile(
                     host_arena,
                     inference=inference,
                 ),
-                search=asked.search,
+                search=search,
                 passes=read_passes(passes),
             )
         ),
@@ -384,9 +389,10 @@ def compile(
         differentiable=read_differentiable(differentiable, inputs),
         partition_hooks=check_flag("partition_hooks", partition_hooks),
         memory_planning=read_memory_planning(memory_planning),
-        pipeline=read_pipeline(pipeline, pipeline_schedule),
+        pipeline=job.pipeline,
         lays_axes=backend.is_topology_aware,
         notes=notes,
+        searched=searched,
         strategy=partition_strategy,
     )
     check_searched(snapshot, settings)

@@ -325,6 +325,7 @@ class Planner:
             parameters=tuple(traced.parameter_names),
             placement=self._place_layers(traced, arguments),
             notes=(*notes, *layouts.overrides(arguments.parameters)),
+            searched=self._settings.searched,
             donated=self._settings.donated,
             stacked=traced.stacked,
             batches=tuple(self._input_names),

@@ -15,6 +15,7 @@ from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
 from mithril.models.placement import placement_spec_of
 from mithril.options import PipelineOptions, check_schedule_form
+from mithril.plan.search import SearchResult
 from mithril.runtime.memory_planning import DYNAMIC
 from mithril.runtime.patterns import match_patterns, read_patterns
 from mithril.runtime.strategy import Strategy
@@ -47,6 +48,7 @@ class Settings:
         lays_axes: whether the axes of the mesh are laid on the network as the first plan sends
             least; they lie as the mesh says once that is done.
         notes: facts for readers of the plans.
+        searched: what a search for stages has found.
         annotations: how parameters are computed with besides what the model says, by name: as a
             strategy has it, and what is fixed for a search.
         strategy: what the model must have the shapes of, if it is compiled with a strategy.
@@ -67,6 +69,7 @@ class Settings:
     memory_planning: str = DYNAMIC
     lays_axes: bool = False
     notes: tuple[str, ...] = ()
+    searched: SearchResult | None = None
     annotations: Mapping[str, Annotation] = field(default_factory=dict)
     strategy: Strategy | None = None
 

@@ -19,7 +19,8 @@ THROUGHPUT, LATENCY, MEMORY, COMMUNICATION = (
 )  # fmt: skip
 OBJECTIVES = (THROUGHPUT, LATENCY, MEMORY, COMMUNICATION)
 DATA, TENSOR, MIXED, ANNOTATIONS = "data", "tensor", "mixed", "annotations"
-SPACES = (DATA, TENSOR, MIXED, ANNOTATIONS)
+PIPELINE = "pipeline"
+SPACES = (DATA, TENSOR, MIXED, ANNOTATIONS, PIPELINE)
 SEARCHED = "auto_partition"
 """Who decided how a tensor lies that was searched for."""
 SEARCHED_REST = f"{SEARCHED}, which has it rest so"
@@ -36,7 +37,8 @@ class Search:
             `communication` the seconds of collectives.
         spaces: what may be split; the best answer of all of them counts. `data`: nothing but the
             leading dimension of inputs; `tensor`: everything but that; `mixed`: everything;
-            `annotations`: what the shardings that were said lead to, as without a search.
+            `annotations`: what the shardings that were said lead to, as without a search;
+            `pipeline`, by itself: where layers are cut into stages, and nothing else.
         memory: the most bytes that a device may hold; None for any.
         all_reduce: the most bytes that one all_reduce may have; None for any.
         refused: kinds of collectives that may not occur.
@@ -62,6 +64,11 @@ class Search:
     given_up: frozenset[str] = frozenset()
     hidden: float = 0.0
     prices: dict[Mesh, MovePrices] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def is_of_stages(self) -> bool:
+        """Whether layers are put into stages, which is decided before there is a graph."""
+        return self.spaces == (PIPELINE,)
 
     @property
     def has_refusals(self) -> bool:

@@ -108,10 +108,10 @@ def balance_stages(
         BackendError: times of layers shall be measured where that cannot be.
     """
     axis = job.axis
-    reason = _find_reason(model, axis)
+    reason = find_reason(model, axis)
     if reason:
         return model, (f"{OPTION}=True changes nothing: {reason}",)
-    assert isinstance(model, Composition)  # _find_reason names lone layers
+    assert isinstance(model, Composition)  # find_reason names lone layers
     if job.shapes is None:
         raise OptionError(
             f"{OPTION}=True has to know how long layers take, and therefore the sizes of inputs; "
@@ -152,7 +152,7 @@ def _parameter_bytes(plan: Plan) -> dict[str, float]:
     }
 
 
-def _find_reason(model: Composition | Layer, axis: str) -> str:
+def find_reason(model: Composition | Layer, axis: str) -> str:
     """Return why layers are not put into stages; empty if they are."""
     if not isinstance(model, Composition):
         return "the model is one layer, of which every device computes an equal part"
@@ -175,4 +175,6 @@ def _describe(cut: Cut, balancing: Balancing) -> str:
     )
 
 
-__all__ = ["Balancing", "Job", "balance_stages", "price_layers", "read_balancing"]
+__all__ = [
+    "Balancing", "Job", "balance_stages", "find_reason", "price_layers", "read_balancing",
+]  # fmt: skip

@@ -103,6 +103,24 @@ def cut_optimally(units: Sequence[Unit], stages: int, memory: float = math.inf) 
     return _choose(found, units, stages, memory)
 
 
+def bound_slowest(units: Sequence[Unit], stages: int, found: Cut) -> float:
+    """Return seconds below which the slowest stage of no cut is.
+
+    Where all ways to cut loops were tried, that is what the best cut takes; otherwise the share of
+    a stage, or what takes longest of what cannot be cut.
+
+    Args:
+        units: one after another.
+        stages: how many there are.
+        found: what `cut_optimally` returns for them.
+    """
+    choices = [_list_counts(unit, stages) for unit in units]
+    if math.prod(map(len, choices)) <= MOST_CUTS:
+        return found.slowest
+    longest = max(u.seconds / counts[-1] for u, counts in zip(units, choices, strict=True))
+    return max(sum(unit.seconds for unit in units) / stages, longest)
+
+
 def cut_greedily(units: Sequence[Unit], stages: int) -> Cut:
     """Return a cut in which each stage ends as soon as it has its share of what is left.
 
@@ -138,13 +156,18 @@ def _choose(found: Sequence[Cut], units: Sequence[Unit], stages: int, memory: fl
 
 def _cut_loops(units: Sequence[Unit], stages: int) -> Iterator[tuple[Unit, ...]]:
     """Yield the units with each loop in as many parts as may be."""
-    choices = [[n for n in range(1, stages + 1) if unit.repeats % n == 0] for unit in units]
+    choices = [_list_counts(unit, stages) for unit in units]
     for counts in islice(product(*choices), MOST_CUTS):
         yield tuple(
             replace(unit, seconds=unit.seconds / count, bytes=unit.bytes / count)
             for unit, count in zip(units, counts, strict=True)
             for _ in range(count)
         )
+
+
+def _list_counts(unit: Unit, stages: int) -> list[int]:
+    """Return into how many parts a unit may be cut."""
+    return [n for n in range(1, stages + 1) if unit.repeats % n == 0]
 
 
 def _partition(units: Sequence[Unit], stages: int, memory: float) -> tuple[int, ...]:
@@ -205,4 +228,4 @@ def _fill(units: Sequence[Unit], stages: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-__all__ = ["UNFIT", "Cut", "Unit", "cut_greedily", "cut_optimally"]
+__all__ = ["UNFIT", "Cut", "Unit", "bound_slowest", "cut_greedily", "cut_optimally"]
