@@ -70,6 +70,13 @@ class TestList:
             ["c", "acme-c 1.0", f"numpy {NUMPY}", "?", "installed", ""],
         ]  # fmt: skip
 
+    def test_metadata_that_cannot_be_read_harm_no_other(self, tmp_path: Path) -> None:
+        write_plugin(tmp_path, "odd", "1 / 0", requires=["numpy>=>2"])
+        done = mithril("backends", "list", "--metadata", path=tmp_path)
+        (odd,) = [row for row in rows(done.stdout)[1:] if row[0] == "odd"]
+        assert odd[4] == "broken"
+        assert odd[5].startswith("BackendError: requirement 'numpy>=>2' is not understood: ")
+
     def test_twenty_plugins_are_listed_and_none_of_them_imported(self, tmp_path: Path) -> None:
         light = "from mithril.spi import BackendSpec, hookimpl\nprint('loaded')\n"
         for number in range(20):
