@@ -159,7 +159,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
                 "name also claimed by 'mithril-core' · "
                 "MITHRIL_BACKEND_NUMPY=acme-duplicate selects this one",
             ],
-            ["numpy", "mithril-core 0.1.0", f"numpy {NUMPY}", "2.0", "ready", ""],
+            ["numpy", "mithril-core 0.1.0", f"numpy {NUMPY}", "2.2", "ready", ""],
             [
                 "quantum",
                 "acme-missing 1.4.0",
@@ -195,7 +195,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
             "package_version": "0.1.0",
             "framework": "numpy",
             "framework_version": NUMPY,
-            "api": "2.0",
+            "api": "2.2",
             "status": "ready",
             "note": "",
             "entry_point": "mithril.plugins.numpy",
@@ -210,7 +210,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
         document = json.loads(done.stdout)
         assert (document["schema"], document["mithril"]) == (1, "0.1.0")
         found = document["backend"]
-        assert (found["name"], found["status"], found["api"]) == ("numpy", "ready", "2.0")
+        assert (found["name"], found["status"], found["api"]) == ("numpy", "ready", "2.2")
         opened = found["opened"]
         assert opened["devices"] == ["simulated cpu 0"]
         assert "all_reduce" in opened["capabilities"]
