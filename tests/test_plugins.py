@@ -379,7 +379,7 @@ class TestOpening:
             open_engine("x", Mesh(), {})
         assert str(caught.value) == (
             "backend 'x' opens a list, which is no engine; have BackendSpec.open return a "
-            "mithril.engine.Engine"
+            "mithril.spi.Engine"
         )
 
     def test_an_error_of_mithrils_own_kind_passes(self, install: Install) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pluggy
 import pytest
 from mithril import P
-from mithril.errors import OptionError, PlanError, ShapeError
+from mithril.errors import MithrilWarning, OptionError, PlanError, ShapeError
 from mithril.ir import Graph
 from mithril.partition.schedule import make
 from mithril.plan.serialize import plan_from_json, plan_to_json
@@ -71,6 +71,15 @@ class TestRegistered:
     def test_what_is_offered_is_checked(self, offered: dict, text: str) -> None:
         assert text in raised(lambda: register(**offered))
         assert find_plugin("mine") is None
+
+    def test_one_whose_hook_raises_is_not_kept(self) -> None:
+        def mithril_ops():
+            raise RuntimeError("no licence found")
+
+        with pytest.raises(RuntimeError, match="no licence found"):
+            register_plugin("mine", hookimpl(mithril_ops))
+        assert find_plugin("mine") is None
+        assert not [p for p in open_manager().get_plugins() if type(p).__name__ == "_Hooks"]
 
     def test_a_hook_that_does_not_exist_is_refused(self) -> None:
         with pytest.raises(pluggy.PluginValidationError, match="unknown hook 'mithril_opps'"):
@@ -254,6 +263,25 @@ class TestKernels:
         define_one()
         found = raised(lambda: ml.define_kernel(op, backend="numpy")(np.abs), OptionError)
         assert found.startswith(text)
+
+    def test_one_of_a_plugin_is_left_out_with_a_warning(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        register(
+            kernels=[
+                PluginKernel(op, "numpy", lambda x: x + 1) for op in ("rleu", "repeat", "relu")
+            ]
+        )
+        said = "plugin 'mine' of this process brings a kernel that is not used; op '{}' ".format
+        with pytest.warns(MithrilWarning) as warned:
+            opened = ml.NumpyBackend()
+        first, second = (str(one.message) for one in warned)
+        assert first.startswith(said("rleu") + "does not exist; did you mean 'relu'?")
+        assert second.startswith(said("repeat") + "cannot have another kernel")
+        assert_close(opened.relu(opened.array(X)).numpy(), X + 1)
+        monkeypatch.setenv("MITHRIL_STRICT", "1")
+        assert raised(ml.NumpyBackend, OptionError).startswith("op 'rleu' does not exist")
+        unregister_plugin("mine")
 
     def test_other_slips(self) -> None:
         assert raised(lambda: ml.define_kernel("relu", backend="numpy")(3), OptionError) == (

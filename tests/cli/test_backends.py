@@ -70,6 +70,13 @@ class TestList:
             ["c", "acme-c 1.0", f"numpy {NUMPY}", "?", "installed", ""],
         ]  # fmt: skip
 
+    def test_metadata_that_cannot_be_read_harm_no_other(self, tmp_path: Path) -> None:
+        write_plugin(tmp_path, "odd", "1 / 0", requires=["numpy>=>2"])
+        done = mithril("backends", "list", "--metadata", path=tmp_path)
+        (odd,) = [row for row in rows(done.stdout)[1:] if row[0] == "odd"]
+        assert odd[4] == "broken"
+        assert odd[5].startswith("BackendError: requirement 'numpy>=>2' is not understood: ")
+
     def test_twenty_plugins_are_listed_and_none_of_them_imported(self, tmp_path: Path) -> None:
         light = "from mithril.spi import BackendSpec, hookimpl\nprint('loaded')\n"
         for number in range(20):
@@ -152,7 +159,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
                 "name also claimed by 'mithril-core' · "
                 "MITHRIL_BACKEND_NUMPY=acme-duplicate selects this one",
             ],
-            ["numpy", "mithril-core 0.1.0", f"numpy {NUMPY}", "2.0", "ready", ""],
+            ["numpy", "mithril-core 0.1.0", f"numpy {NUMPY}", "2.2", "ready", ""],
             [
                 "quantum",
                 "acme-missing 1.4.0",
@@ -188,7 +195,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
             "package_version": "0.1.0",
             "framework": "numpy",
             "framework_version": NUMPY,
-            "api": "2.0",
+            "api": "2.2",
             "status": "ready",
             "note": "",
             "entry_point": "mithril.plugins.numpy",
@@ -203,7 +210,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
         document = json.loads(done.stdout)
         assert (document["schema"], document["mithril"]) == (1, "0.1.0")
         found = document["backend"]
-        assert (found["name"], found["status"], found["api"]) == ("numpy", "ready", "2.0")
+        assert (found["name"], found["status"], found["api"]) == ("numpy", "ready", "2.2")
         opened = found["opened"]
         assert opened["devices"] == ["simulated cpu 0"]
         assert "all_reduce" in opened["capabilities"]

@@ -91,6 +91,18 @@ assert not {"acme_kinds.ops", "acme_kinds.commands", "numpy", "jax"} & set(sys.m
         )
         assert second.startswith("poor acme-poor 1.0 missing ? needs acme-nowhere>=3")
 
+    def test_a_requirement_that_cannot_be_read_harms_no_other(self, tmp_path: Path) -> None:
+        write_metadata(tmp_path, "odd", "numpy>=>2")
+        write_metadata(tmp_path, "plain")
+        done = mithril("plugins", "list", path=tmp_path)
+        first, second = (" ".join(row.split()) for row in done.stdout.splitlines()[1:3])
+        assert first.startswith(
+            "odd acme-odd 1.0 broken ? BackendError: requirement 'numpy>=>2' is not understood: "
+        )
+        assert second == "plain acme-plain 1.0 ready nothing"
+        code = "import mithril as ml; print(ml.NumpyBackend().name)"
+        assert python(code, tmp_path) == "numpy\n"
+
     def test_a_name_that_is_not_of_the_distribution(self, tmp_path: Path) -> None:
         write_metadata(tmp_path, "theirs", point="jax")
         done = mithril("plugins", "list", path=tmp_path)
@@ -184,6 +196,57 @@ app(["acme", "--help"], standalone_mode=False)
 assert not [name for name in sys.modules if name.startswith(("acme_halves", "acme_claims"))]
 """
         assert "Count the nodes" in python(code, packages, **CHOSEN)
+
+
+WRONG = """
+from mithril.spi import hookimpl
+
+def say(): print("said")
+def take(x: int | str = 1): pass
+
+@hookimpl
+def mithril_commands():
+    return {"absent": "acme_wrong_commands:run", "number": 7, "odd": take, "say": say}
+"""
+
+
+class TestWrongCommands:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        write_metadata(tmp_path, "wrong")
+        (tmp_path / "acme_wrong.py").write_text(WRONG, encoding="utf-8")
+        return tmp_path
+
+    def test_they_harm_no_other(self, folder: Path) -> None:
+        every = mithril("--help", path=folder).stdout
+        assert every.splitlines()[-1] == "  wrong      Commands of the plugin acme-wrong 1.0."
+        listed = mithril("wrong", "--help", path=folder).stdout.splitlines()
+        at = listed.index("Commands:")
+        assert [line.split()[0] for line in listed[at + 1 :]] == ["absent", "number", "odd", "say"]
+        assert "  absent  Cannot be used: 'wrong.absent' of acme-wrong 1.0 cannot" in listed[at + 1]
+        assert mithril("wrong", "say", path=folder).stdout == "said\n"
+
+    @pytest.mark.parametrize(
+        ("command", "said"),
+        [
+            ("absent", "'wrong.absent' of acme-wrong 1.0 cannot be imported from 'acme_wrong_comm"),
+            (
+                "number",
+                "command 'wrong.number' of acme-wrong 1.0 is an int; the plugin has to return a",
+            ),
+            (
+                "odd",
+                "command 'wrong.odd' of acme-wrong 1.0 is no function that Typer can read; Ass",
+            ),
+        ],
+    )
+    def test_one_says_what_it_is(self, command: str, said: str, folder: Path) -> None:
+        done = mithril("wrong", command, "--size", "3", path=folder)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"BackendError: {said}")
+        assert len(done.stderr.splitlines()) == 1
+        strict = mithril("wrong", "--help", path=folder, MITHRIL_STRICT="1")
+        assert (strict.returncode, strict.stdout) == (1, "")
 
 
 class TestOptions:

@@ -53,6 +53,15 @@ def refusal(name: str) -> str:
     return str(raised.value)
 
 
+def test_a_module_that_exits_harms_no_other(install: Install, tmp_path: Path) -> None:
+    install("cards", offer(tmp_path, "npu-7.toml"))
+    install("gone", "raise SystemExit(3)")
+    assert ml.NumpyBackend().name == "numpy"
+    assert ml.Hardware.load("npu-7").origin == "acme-cards"
+    (row,) = [entry for entry in list_profiles() if entry.package == "acme-gone"]
+    assert (row.name, row.fault) == ("gone", "SystemExit: 3")
+
+
 def test_a_plugin_registers_profiles(install: Install, tmp_path: Path) -> None:
     install("cards", offer(tmp_path, "npu-7.toml", "npu-8.toml"))
     found = ml.Hardware.load("npu-7")

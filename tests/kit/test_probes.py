@@ -59,6 +59,15 @@ PROBES = {
         "Faulty.put = lambda self, type, sharding, produce: [np.zeros(3)]",
         "engine/parts", Status.wrong, "",
     ),
+    "nothing to run": (
+        "Faulty.lower = lambda self, program, donate=(): None",
+        "ops/tanh", Status.wrong,
+        "lower of backend 'faulty' returns None; return a function that runs what it was given",
+    ),
+    "a program returns nothing": (
+        "Faulty.lower = lambda self, program, donate=(): lambda inputs, observe=None: None",
+        "ops/tanh", Status.wrong, "program of backend 'faulty' returns None for 1 outputs; return",
+    ),
     "no collectives": (
         "Faulty.capabilities = frozenset()", "collectives/all_reduce", Status.missing, "capabilities",
     ),

@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from mithril.engine.arena import Arrange
-from mithril.engine.checks import KernelChecks
+from mithril.engine.checks import KernelChecks, check_executable
 from mithril.engine.interop import Interop
 from mithril.engine.kernels.custom import kernels_for, name_dtype
 from mithril.engine.protocol import Executable, Handle, Produce
@@ -328,12 +328,19 @@ class Engine(ABC):
         return StagedExecutable(
             table,
             programs=[
-                self.on(stage.program.mesh).lower(
-                    stage.program, _find_reusable(plan, table, number)
+                check_executable(
+                    self.name,
+                    "lower",
+                    self.on(stage.program.mesh).lower(
+                        stage.program, _find_reusable(plan, table, number)
+                    ),
                 )
                 for number, stage in enumerate(plan.stages)
             ],
-            transfers=[self.lower_transfer(transfer) for transfer in table.transfers],
+            transfers=[
+                check_executable(self.name, "lower_transfer", self.lower_transfer(transfer))
+                for transfer in table.transfers
+            ],
             observed=[not here.isdisjoint(transfer.devices) for transfer in table.transfers],
             indices=[_number(self, index) for index in table.indices],
             is_timed=self.is_in_order,

@@ -305,6 +305,25 @@ def check_handle(
             )
 
 
+def check_executable(backend: str, what: str, made: Any) -> Any:
+    """Return what an engine lowered something to, if it can be called.
+
+    Args:
+        backend: the backend's name.
+        what: the method that returned it, for the message.
+        made: what it returned.
+
+    Raises:
+        FaultyBackendError: it cannot.
+    """
+    if not callable(made):
+        raise FaultyBackendError(
+            f"{what} of backend '{backend}' returns {kind_of(made)}; return a function that runs "
+            f"what it was given"
+        )
+    return made
+
+
 def check_part(backend: str, part: Any, type: TensorType, sharding: Sharding) -> np.ndarray:
     """Return what `shard` gave if it is what a device holds.
 

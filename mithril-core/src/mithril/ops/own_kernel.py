@@ -139,7 +139,7 @@ def add_kernel(
     Raises:
         OptionError: as `define_kernel` does.
     """
-    op_class = _check_op(op)
+    op_class = check_op(op)
     if not callable(function):
         raise OptionError(
             f"kernel of op '{op}' on backend '{backend}' is {kind_of(function)}; give a function"
@@ -167,7 +167,15 @@ def list_kernels(backend: str) -> Mapping[str, str]:
     return {name: chosen.by for (of, name), chosen in _CHOSEN.items() if of == backend}
 
 
-def _check_op(name: str) -> type[Op]:
+def check_op(name: str) -> type[Op]:
+    """Return the class of an op that may have another kernel.
+
+    Args:
+        name: of the op.
+
+    Raises:
+        OptionError: there is no such op, or it cannot have another kernel.
+    """
     import mithril.ops  # noqa: F401 - fills the registry
 
     op_class = registry().get(name)

@@ -205,7 +205,11 @@ def guard(point: EntryPoint, judge: Judge[Judged], kind: type[Judged]) -> Judged
 
 
 def judge_metadata(point: EntryPoint, kind: type[Judged]) -> Judged | None:
-    """Return what speaks against an entry point in its distribution's requirements, or None."""
+    """Return what speaks against an entry point in its distribution's requirements, or None.
+
+    Raises:
+        BackendError: a requirement is not written as PEP 508 has them.
+    """
     for need in list_requirements(point.dist):
         unmet = need.find_unmet()
         if unmet is None:
@@ -237,6 +241,10 @@ def _judge_loaded(point: EntryPoint) -> BackendEntry:
 def _judge_unloaded(point: EntryPoint) -> BackendEntry:
     if package_of(point) == CORE:
         return judge_backend(point)
+    return guard(point, _judge_by_metadata, BackendEntry)
+
+
+def _judge_by_metadata(point: EntryPoint) -> BackendEntry:
     found = judge_metadata(point, BackendEntry)
     return found or BackendEntry(point=point, status=Status.installed)
 

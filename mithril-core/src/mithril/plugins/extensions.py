@@ -141,6 +141,7 @@ def register_plugin(namespace: str, *hooks: Any) -> None:
     Raises:
         BackendError: an installed plugin has the namespace, or what this one offers is wrong.
         pluggy.PluginValidationError: a hook does not exist, or takes other arguments.
+        Exception: whatever a hook raises.
 
     >>> from mithril.plugins import hookimpl
     >>> @hookimpl
@@ -162,7 +163,7 @@ def register_plugin(namespace: str, *hooks: Any) -> None:
     unregister_plugin(namespace)
     try:
         _REGISTERED[namespace] = _describe(point, register(plugin, f"{PLUGINS}:{namespace}"))
-    except BackendError:
+    except Exception:
         unregister(plugin)
         raise
 
@@ -266,11 +267,13 @@ def load_kernel(entry: PluginEntry, kernel: PluginKernel) -> Any:
 
 
 def _judge(point: EntryPoint) -> PluginEntry:
+    return guard(point, _judge_unguarded, PluginEntry)
+
+
+def _judge_unguarded(point: EntryPoint) -> PluginEntry:
     unmet = judge_metadata(point, PluginEntry)
-    return unmet or guard(point, _judge_loaded, PluginEntry)
-
-
-def _judge_loaded(point: EntryPoint) -> PluginEntry:
+    if unmet is not None:
+        return unmet
     _check_namespace(point)
     return _describe(point, load(point))
 
@@ -283,9 +286,7 @@ def _describe(point: EntryPoint, plugin: Any) -> PluginEntry:
         extensions=tuple(e for kind in Kind for e in _list(plugin, kind, point.name, package)),
         kernels=tuple(_list_kernels(plugin)),
         hardware=tuple(path.stem for path in list_paths(plugin)),
-        observes=tuple(
-            hook.removeprefix("mithril_") for hook in OBSERVERS if implements(plugin, hook)
-        ),
+        observes=tuple(_list_observed(plugin)),
         plugin=plugin,
     )
 
@@ -343,7 +344,7 @@ def _resolve(value: Any, what: str) -> Any:
         return value
     try:
         return resolve_name(value)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BackendError(
             f"{what} cannot be imported from '{value}'; {describe_fault(error)}; it is the "
             f"plugin's own fault: tell its author, or remove it"

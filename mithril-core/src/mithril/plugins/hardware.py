@@ -40,7 +40,7 @@ class HardwareFile:
     path: Path
     package: str
     fault: str = ""
-    error: Exception | None = None
+    error: BaseException | None = None
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ def find_hardware_files() -> tuple[HardwareFile, ...]:
 def _ask(point: EntryPoint) -> Iterator[HardwareFile]:
     try:
         paths = list_paths(load(point))
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module that exits would end the process, too
         if is_strict():
             raise
         yield HardwareFile(Path(point.name), package_of(point), describe_fault(error), error)

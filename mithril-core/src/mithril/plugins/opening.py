@@ -128,7 +128,7 @@ def _check_engine(entry: BackendEntry, opened: object, mesh: Mesh) -> None:
     if not isinstance(opened, Engine):
         raise BackendError(
             f"backend '{entry.name}' opens {kind_of(opened)}, which is no engine; have "
-            f"BackendSpec.open return a mithril.engine.Engine"
+            f"BackendSpec.open return a mithril.spi.Engine"
         )
     try:
         check_declared(opened, entry.name, mesh)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from mithril.errors import OptionError, warn
+from mithril.plugins.discover import is_strict
 from mithril.plugins.extensions import PluginEntry, list_plugins, load_kernel, name_owner
 from mithril.plugins.kernels import PluginKernel
 
@@ -17,11 +19,15 @@ from mithril.plugins.kernels import PluginKernel
 def add_plugin_kernels(backend: str) -> None:
     """Give ops of the core those kernels on a backend that installed plugins bring.
 
+    A kernel for an op that does not exist, or that cannot have another one, is left out with a
+    warning: what one plugin brings keeps nobody from a backend.
+
     Args:
         backend: its name.
 
     Raises:
-        OptionError: two plugins bring a kernel for one op, or one for an op that cannot have it.
+        OptionError: two plugins bring a kernel for one op; or, with `MITHRIL_STRICT=1`, a plugin
+            brings one that cannot be used.
     """
     for entry in list_plugins():
         for kernel in entry.kernels:
@@ -30,9 +36,16 @@ def add_plugin_kernels(backend: str) -> None:
 
 
 def _add(entry: PluginEntry, kernel: PluginKernel) -> None:
-    from mithril.ops.own_kernel import add_kernel  # with NumPy, which lists do without
+    from mithril.ops.own_kernel import add_kernel, check_op  # with NumPy, which lists do without
 
     function, origin = _load_late(entry, kernel), name_owner(entry)
+    try:
+        check_op(kernel.op)
+    except OptionError as error:
+        if is_strict():
+            raise
+        warn(f"{origin} brings a kernel that is not used; {error}")
+        return
     add_kernel(kernel.op, kernel.backend, function, entry.name, origin)
 
 

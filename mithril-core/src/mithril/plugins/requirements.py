@@ -109,7 +109,7 @@ class Requirement:
             return
         for extra in sorted(self._parsed.extras):
             for text in requires(self.name) or ():
-                need = Requirement(text)
+                need = Requirement.parse(text)
                 # What holds without the extra is not of the extra: pip has seen to it.
                 if need._holds(extra) and not need._holds("") and text not in seen:
                     yield from need._list_unmet(seen | {text})

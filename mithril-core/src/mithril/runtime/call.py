@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from mithril.compiler import PlanOptions, Request, Target, make_plan
 from mithril.engine import Engine, Executable, Observer
-from mithril.engine.checks import is_checking
+from mithril.engine.checks import check_executable, is_checking
 from mithril.engine.reuse import find_overwritten
 from mithril.ir import Graph
 from mithril.ir.rewrite import all_nodes
@@ -91,6 +91,7 @@ class Bound(Generic[Source]):
         """The lowered plan, told which of its inputs are given up; made when it is first run."""
         started = perf_counter()
         made = self.engine.lower_plan(self.plan, self._given_up)
+        check_executable(self.engine.name, "lower", made)
         if self.interface.is_users:
             lowering = perf_counter() - started
             tell_compiled(self._occasion, self.plan, self.planning_seconds, lowering)

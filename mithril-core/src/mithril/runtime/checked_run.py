@@ -10,15 +10,15 @@ import numpy as np
 from mithril.engine import Engine, Executable, Observer
 from mithril.engine.checks import check_handle, check_part
 from mithril.errors import FaultyBackendError, kind_of
-from mithril.plan import Plan, Port
+from mithril.plan import Plan, Port, Program
 
 
-def check_outputs(engine: Engine, plan: Plan, made: Any) -> None:
+def check_outputs(engine: Engine, plan: Plan | Program, made: Any) -> None:
     """Raise unless a program returns a handle for each output, with what devices hold.
 
     Args:
         engine: where it ran.
-        plan: what ran.
+        plan: what ran, or one program of it.
         made: what it returned.
 
     Raises:

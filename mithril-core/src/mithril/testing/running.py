@@ -7,9 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from mithril.engine import Engine
+from mithril.engine.checks import check_executable
 from mithril.ir import Graph
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan, Port, Program
+from mithril.runtime.checked_run import check_outputs
 from mithril.types import TensorType
 
 Arrays = Mapping[str, np.ndarray]
@@ -40,7 +42,8 @@ def run_program(engine: Engine, program: Program, values: Arrays) -> dict[str, o
         values: whole arrays, of which each device is given its box.
     """
     handles = [_put(engine, port, values[port.name]) for port in program.inputs]
-    made = engine.lower(program)(handles)
+    made = check_executable(engine.name, "lower", engine.lower(program))(handles)
+    check_outputs(engine, program, made)
     return {port.name: handle for port, handle in zip(program.outputs, made, strict=True)}
 
 

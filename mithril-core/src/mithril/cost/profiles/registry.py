@@ -35,7 +35,7 @@ class Entry:
     package: str
     profile: Profile | None
     fault: str = ""
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 @cache

@@ -8,11 +8,13 @@ from itertools import product
 import numpy as np
 
 from mithril.engine import Engine
+from mithril.engine.checks import check_executable
 from mithril.errors import nearest
 from mithril.ir import Builder, registry
 from mithril.mesh import Mesh, P, Sharding
 from mithril.ops.collective import collectives
 from mithril.plan import Port, Program
+from mithril.runtime.checked_run import check_outputs
 from mithril.testing.arrays import booleans, floats, integers
 from mithril.testing.check import Check, Mismatch, Outcome
 from mithril.testing.compare import describe_difference
@@ -173,7 +175,8 @@ def _write_program(port: Port) -> Program:
 
 
 def _read(engine: Engine, program: Program, handle: object) -> dict[str, np.ndarray]:
-    made = engine.lower(program)([handle])
+    made = check_executable(engine.name, "lower", engine.lower(program))([handle])
+    check_outputs(engine, program, made)
     return {
         port.name: np.array(engine.shard(part, port.sharding, 0))
         for port, part in zip(program.outputs, made, strict=True)
