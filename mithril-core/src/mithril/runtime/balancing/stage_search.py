@@ -46,11 +46,7 @@ def search_stages(
     reason = find_reason(model, axis)
     if reason or not isinstance(model, Composition):
         raise OptionError(f"{SPACE} finds no stages: {reason}; use another space")
-    if job.shapes is None:
-        raise OptionError(
-            f"{SPACE} has to know how long layers take, and therefore the sizes of inputs; give "
-            f"shapes= to compile()"
-        )
+    job.require_shapes(SPACE)
     stages = job.backend.mesh.sizes[axis]
     units = list_units(model, price_layers(model, PREDICTED, job), stages)
     cut = cut_optimally(units, stages, math.inf if search.memory is None else search.memory)
