@@ -32,6 +32,17 @@ def _take(function: str, op: object, types: Types, xp: ArrayNamespace) -> Run:
     return run
 
 
+def function_of(name: str) -> str:
+    """Return the function of a namespace that the shared kernel of an op is; empty if it is none.
+
+    >>> function_of("arctan"), function_of("take")
+    ('atan', '')
+    """
+    factory = SHARED_KERNELS.get(name)
+    is_same = isinstance(factory, partial) and factory.func is _take
+    return str(factory.args[0]) if is_same else ""
+
+
 def bind_namespace(xp: ArrayNamespace) -> dict[str, Kernel]:
     """Return the shared kernels on an array namespace, by op name.
 
