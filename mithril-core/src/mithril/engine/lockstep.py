@@ -10,7 +10,6 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +19,7 @@ from mithril.engine.arena import ArenaLayout, Place
 from mithril.engine.checks import KernelChecks
 from mithril.engine.collectives import EXCHANGES
 from mithril.engine.kernels import Kernel
+from mithril.engine.float_errors import FLOAT_ERRORS, SILENCE
 from mithril.engine.marks import Marks
 from mithril.engine.protocol import Observer
 from mithril.engine.variables import Axes, Coordinate, Variables
@@ -62,24 +62,34 @@ class LockstepExecutable:
         self.source = writer.write_program(program.inputs)
         self._run = writer.load(self.source, f"<lockstep {id(self)}>")
         self._layout, self._memory = layout, writer.memory
-        self._lock = nullcontext() if layout is None else layout.arenas.lock
 
     def __call__(
         self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None
     ) -> list[list[Any]]:
         """Run once; see `Executable`."""
+        if self._layout is not None:
+            return self._run_in_arena(self._layout, inputs, observe)
         # As on other frameworks, an overflow or a division by zero makes inf or nan in silence.
-        with self._lock, np.errstate(all="ignore"):
-            if self._memory and self._layout is not None:  # all programs of the plan are lowered
-                self._layout.arenas.assign(self._memory, self._run.names)
-                self._memory = {}
-            try:
-                made = self._run.run(inputs, observe)
-            except Exception as error:
-                self._run.fail(error)
+        token = FLOAT_ERRORS.set(SILENCE)
+        try:
+            made = self._run.run(inputs, observe)
+        except Exception as error:
+            self._run.fail(error)
+        finally:
+            FLOAT_ERRORS.reset(token)
         if self._run.is_new:
             self._run.settle()
         return made
+
+    def _run_in_arena(
+        self, layout: ArenaLayout, inputs: Sequence[Sequence[Any]], observe: Observer | None
+    ) -> list[list[Any]]:
+        """Run once, while no other program of the plan does."""
+        with layout.arenas.lock, np.errstate(all="ignore"):
+            if self._memory:  # all programs of the plan are lowered
+                layout.arenas.assign(self._memory, self._run.names)
+                self._memory = {}
+            return self._run(inputs, observe)
 
 
 class Writer:

@@ -182,7 +182,7 @@ class Array(Operand):
     def of_kinds(kinds: Sequence[Kind], handles: Sequence[Handle]) -> list[Array]:
         """Return arrays of kinds that are known already."""
         arrays = []
-        for kind, shards in zip(kinds, handles, strict=True):
+        for kind, shards in zip(kinds, handles):  # noqa: B905 - a keyword would be felt
             array = _new(Array)
             array.kind = kind
             array.shards = shards
