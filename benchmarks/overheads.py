@@ -188,7 +188,12 @@ def with_mlx(case: Case) -> Step:
     return step
 
 
-BY_HAND = {"numpy": with_numpy, "jax": with_jax, "torch": with_torch, "mlx": with_mlx}
+BY_HAND: dict[str, Callable[[Case], Step]] = {
+    "numpy": with_numpy,
+    "jax": with_jax,
+    "torch": with_torch,
+    "mlx": with_mlx,
+}
 
 
 def contestants(backend: ml.Backend) -> dict[str, Step]:
@@ -203,11 +208,11 @@ def contestants(backend: ml.Backend) -> dict[str, Step]:
     return sides
 
 
-def eager(backend: ml.Backend) -> dict[str, Callable[[], object]]:
+def eager(backend: ml.Backend) -> dict[str, Callable[[], Any]]:
     """Return functions that run at once, each until its result is there."""
     x = backend.array(np.ones((SIDE, SIDE), np.float32))
 
-    def run(function: Callable[[Any], Any]) -> Callable[[], object]:
+    def run(function: Callable[[Any], Any]) -> Callable[[], Any]:
         if backend.name not in COMPUTES_BESIDE:
             return lambda: function(x)
         return lambda: backend.engine.wait_for([function(x).shards])

@@ -16,7 +16,6 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from mithril.spi import (
     BackendError,
-    DType,
     Mesh,
     Produce,
     Shape,
@@ -97,6 +96,7 @@ class Devices:
         self._meshes: dict[jax.sharding.Mesh, Mesh] = {}
         self.jax_mesh = lru_cache(maxsize=256)(self._jax_mesh)
         self.sharding = lru_cache(maxsize=4096)(self._sharding)
+        self._arrival = lru_cache(maxsize=4096)(self._find_arrival)
 
     @cached_property
     def local(self) -> tuple[int, ...]:
@@ -144,18 +144,26 @@ class Devices:
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> jax.Array:
         """Make an array from host data; see `Engine.put`."""
-        shape, placed = pad_shape(type.shape, sharding), self.sharding(sharding)
-        if sharding.is_replicated and len(self.local) == len(self.flat):
-            whole = produce(tuple(slice(0, size) for size in type.shape))
-            host = np.asarray(whole, type.dtype.numpy)
-            put_at_once = _find_put(self.flat[0]) if self.mesh.size == 1 else None
-            if put_at_once is not None:
-                return put_at_once(_abstract(type), placed, [host], [self.flat[0]])
-            array: jax.Array = jax.device_put(host, placed)
-            return array
+        shape, placed, put_whole = self._arrival(type, sharding)
+        if put_whole is not None:
+            whole = produce(tuple([slice(0, size) for size in type.shape]))
+            return put_whole(np.asarray(whole, type.dtype.numpy))
         parts = host_shards(type, sharding, produce, self.local)
         arrays = jax.device_put(parts, [self.flat[i] for i in self.local])
         return jax.make_array_from_single_device_arrays(shape, placed, arrays)
+
+    def _find_arrival(
+        self, type: TensorType, sharding: Sharding
+    ) -> tuple[Shape, jax.sharding.Sharding, Callable[[np.ndarray], jax.Array] | None]:
+        """Return shape and sharding of what is put, and what puts it if all devices get all."""
+        shape, placed = pad_shape(type.shape, sharding), self.sharding(sharding)
+        if not sharding.is_replicated or len(self.local) < len(self.flat):
+            return shape, placed, None
+        at_once = _find_put(self.flat[0]) if self.mesh.size == 1 else None
+        if at_once is None:
+            return shape, placed, lambda host: jax.device_put(host, placed)
+        known, device = jax.core.ShapedArray(shape, type.dtype.numpy), [self.flat[0]]
+        return shape, placed, lambda host: at_once(known, placed, [host], device)
 
     def part(self, array: jax.Array, device: int) -> np.ndarray:
         """Return what a device holds of an array.
@@ -182,17 +190,12 @@ def _find_put(device: Any) -> Callable[..., jax.Array] | None:
     try:
         from jax._src.interpreters.pxla import batched_device_put
 
-        type, host = TensorType((1,), DType.float32), np.ones(1, np.float32)
-        made = batched_device_put(_abstract(type), SingleDeviceSharding(device), [host], [device])
+        host = np.ones(1, np.float32)
+        known, placed = jax.core.ShapedArray((1,), host.dtype), SingleDeviceSharding(device)
+        made = batched_device_put(known, placed, [host], [device])
         return batched_device_put if float(made[0]) == 1.0 else None
     except Exception:  # whatever another version of JAX says
         return None
-
-
-@lru_cache(maxsize=4096)
-def _abstract(type: TensorType) -> Any:
-    """Return a type as JAX has it."""
-    return jax.core.ShapedArray(type.shape, type.dtype.numpy)
 
 
 def jax_mesh_of(mesh: Mesh, flat: Sequence[Any]) -> jax.sharding.Mesh:

@@ -18,8 +18,8 @@ import numpy as np
 from mithril.engine.arena import ArenaLayout, Place
 from mithril.engine.checks import KernelChecks
 from mithril.engine.collectives import EXCHANGES
-from mithril.engine.kernels import Kernel
 from mithril.engine.float_errors import FLOAT_ERRORS, SILENCE
+from mithril.engine.kernels import Kernel
 from mithril.engine.marks import Marks
 from mithril.engine.protocol import Observer
 from mithril.engine.variables import Axes, Coordinate, Variables

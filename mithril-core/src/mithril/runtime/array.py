@@ -79,6 +79,9 @@ class ArrayBackend(Protocol):
     def array(self, values: object, *, dtype: object = None, sharding: Any = ...) -> Array:
         """Return an array with the given values."""
 
+    def full(self, shape: Shape, value: Scalar, *, dtype: object = None) -> Array:
+        """Return an array filled with a value."""
+
     def constant(self, value: Scalar, dtype: DType) -> Array:
         """Return a number as an array, the same one for the same number."""
 

@@ -265,15 +265,15 @@ class Backend(Creation, Shared):
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now, through a cached plan of its own."""
-        mesh = self.engine.mesh
-        kinds, arrays = [], operands
+        mesh, arrays = self.engine.mesh, operands
+        kinds: list[Kind] = []
         for x in operands:
-            if type(x) is not Array or x.kind.backend is not self or x.kind.sharding.mesh is not mesh:
-                owned = [self.own(x, f"operand of '{op.name}'") for x in operands]
-                arrays = colocate(self, owned)
+            kind = x.kind if type(x) is Array else None
+            if kind is None or kind.backend is not self or kind.sharding.mesh is not mesh:
+                arrays = colocate(self, [self.own(x, f"operand of '{op.name}'") for x in operands])
                 kinds = [x.kind for x in arrays]
                 break
-            kinds.append(x.kind)
+            kinds.append(kind)
         bound = self._eager.find(op, kinds)
         if bound is None:
             bound = self._bind_op(op, kinds)

@@ -166,7 +166,7 @@ class Bound(Generic[Source]):
         An array that is given up is lost if the run fails and may have written into its memory.
         """
         execute, order, choose, kinds, is_donated, owner = self._parts
-        given = list(map(_shards, arrays))
+        given: Sequence[Any] = list(map(_shards, arrays))
         if is_donated:
             check_donated(arrays, given, self.interface.arguments, self.interface.donated)
         if order is not None:

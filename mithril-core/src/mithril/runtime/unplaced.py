@@ -121,10 +121,9 @@ def settle(
 def settle_one(x: Array, sharding: Sharding) -> Array:
     """Return an unplaced array after it was brought, in place, to where it is wanted."""
     if isinstance(x, HostArray):
-        backend, type, host = x.kind.backend, x.kind.type, x.shards
-        x.shards = backend.engine_on(sharding.mesh).put(
-            type, sharding, lambda box: host[box].copy()
-        )
+        (backend, type, _, _), host = x.kind, x.shards
+        engine = backend.engine_on(sharding.mesh)
+        x.shards = engine.put(type, sharding, lambda box: host[box].copy())
         x.kind = Kind(backend, type, sharding, False)
         x.__class__ = Array  # type: ignore[assignment]
     elif x.kind.sharding != sharding:
