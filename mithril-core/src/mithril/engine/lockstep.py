@@ -34,6 +34,8 @@ from mithril.plan.issued import issue_node
 
 STRETCH = 8
 """How many nodes of a lazy namespace are put together before their computation is started."""
+WORTH_STARTING = 200_000
+"""Operations and bytes of what is started: for less than some 20 us of work it is not worth it."""
 
 
 class LockstepExecutable:
@@ -190,7 +192,7 @@ class Writer:
         return "\n".join([*self.functions, f"def {self._name}({parameters}):\n{body}"])
 
     def _nodes(self) -> Iterator[str]:
-        prefix = "" if self._name == "run" else f"{self._name}_"
+        prefix, work = "" if self._name == "run" else f"{self._name}_", 0
         for number, node in enumerate(self._graph.nodes):
             if self._marks is not None:
                 yield from self._marks.enter(node, self._mesh)
@@ -208,9 +210,11 @@ class Writer:
                 yield f"del {', '.join(dead)}"
                 if self._marks is not None:
                     self._marks.forget(dead)
-            if "start" in self.constants and number % STRETCH == STRETCH - 1:
+            if "start" in self.constants:
+                work += _count_work(node)
                 made = self._variables.of_all(v for v in node.outputs if v not in over)
-                if made:
+                if made and number % STRETCH == STRETCH - 1 and work >= WORTH_STARTING:
+                    work = 0
                     yield f"start([{', '.join(made)}])"
         if self._marks is not None:
             yield from self._marks.leave()
@@ -395,3 +399,9 @@ class Writer:
         """Return the line that tells an observer of a collective."""
         self.constants[f"{function}_issued"] = issue_node(node, self._mesh)
         return f"if observe: observe({function}_issued)"
+
+
+def _count_work(node: Node) -> int:
+    """Return the operations of a node, and the bytes that it moves."""
+    cost = node.op.cost([x.type for x in node.inputs], [x.type for x in node.outputs])
+    return cost.flops + cost.bytes
