@@ -15,6 +15,7 @@ from benchmarks import (
     gpt_by_hand,
     numpy_gpt,
     numpy_mlp,
+    overheads,
     planning,
     prediction_time,
     profiling,
@@ -129,6 +130,27 @@ def test_both_sides_of_the_mlp_agree():
 def test_both_sides_of_the_gpt_agree():
     sizes = Sizes(layers=2, width=8, heads=2, hidden=12, context=5, batch=3)
     numpy_gpt.contestants(sizes, vocabulary=7)
+
+
+def test_both_sides_of_tiny_layers_agree_and_eager_functions_run():
+    backend = ml.NumpyBackend()
+    sides = overheads.contestants(backend)
+    assert [*sides] == [
+        f"{side}{case}" for case in overheads.DEPTHS for side in ("mithril, ", "by hand, ")
+    ]
+    functions = overheads.eager(backend)
+    found = {name: function().numpy()[0, 0] for name, function in functions.items()}
+    assert found == {"x + x": 2, "x * 2.0": 2, "x @ x": overheads.SIDE}
+    assert overheads.in_microseconds([1e-6, 2e-6, 3e-6]).median == pytest.approx(2)
+
+
+def test_layers_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):
+    half = overheads.with_numpy
+    monkeypatch.setitem(
+        overheads.BY_HAND, "numpy", lambda case: lambda: [x / 2 for x in half(case)()]
+    )
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        overheads.contestants(ml.NumpyBackend())
 
 
 def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):

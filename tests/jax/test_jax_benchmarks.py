@@ -18,6 +18,7 @@ from benchmarks import (
     jax_moe,
     jax_placement,
     jax_sides,
+    overheads,
     training_jax,
 )
 from benchmarks.harness import Limit
@@ -42,6 +43,13 @@ def test_both_sides_of_the_gpt_agree(mesh: ml.Mesh):
     assert len(query.sharding.device_set) == mesh.size
     assert query.addressable_shards[0].data.shape == (8 // mesh.sizes.get("tensor", 1), 8)
     assert by_hand.arguments[0]["block0.attn.q.weight"].sharding.is_equivalent_to(query.sharding, 2)
+
+
+def test_both_sides_of_tiny_layers_agree_and_eager_functions_run():
+    backend = ml.open_backend("jax")
+    assert len(overheads.contestants(backend)) == 2 * len(overheads.DEPTHS)
+    for function in overheads.eager(backend).values():
+        function()
 
 
 def test_both_sides_of_the_mlp_agree(mesh: ml.Mesh):

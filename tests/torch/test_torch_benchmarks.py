@@ -10,6 +10,7 @@ from mithril.cli.gpt import Sizes
 from benchmarks import (
     adamw,
     decoding,
+    overheads,
     torch_by_hand,
     torch_gpt,
     torch_mlp,
@@ -28,6 +29,13 @@ VOCABULARY = 7
 
 def test_both_sides_of_the_gpt_agree():
     assert [*torch_gpt.alone(SIZES, VOCABULARY)] == ["mithril", "eager"]
+
+
+def test_both_sides_of_tiny_layers_agree_and_eager_functions_run():
+    backend = ml.open_backend("torch")
+    assert len(overheads.contestants(backend)) == 2 * len(overheads.DEPTHS)
+    for function in overheads.eager(backend).values():
+        function()
 
 
 @pytest.mark.slow

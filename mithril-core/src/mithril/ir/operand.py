@@ -207,6 +207,8 @@ def apply(op: Op, *operands: AnyOperand) -> tuple[AnyOperand, ...]:
     Raises:
         GraphError: traced tensors and concrete arrays are mixed, or no operand is given.
     """
+    if len(set(map(type, operands))) == 1 and isinstance(operands[0], Operand):
+        return operands[0]._apply(op, operands)
     for operand in operands:
         if not isinstance(operand, Operand):
             raise GraphError(
