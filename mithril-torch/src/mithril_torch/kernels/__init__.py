@@ -9,6 +9,7 @@ from mithril_torch.kernels import (
     elementwise,
     grouped,
     host,
+    in_place,
     index,
     linalg,
     loss,
@@ -29,6 +30,6 @@ from mithril_torch.kernels.table import EXPRESSIONS
 
 __all__ = [
     "EXPRESSIONS", "attention", "channels", "control", "conv", "dynamic_slicing", "elementwise",
-    "grouped", "host", "index", "linalg", "loss", "matrix", "moe", "nn", "normalization",
-    "optimizer", "order", "pool", "position", "random", "reduce", "shape", "shard",
+    "grouped", "host", "in_place", "index", "linalg", "loss", "matrix", "moe", "nn",
+    "normalization", "optimizer", "order", "pool", "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -16,19 +16,25 @@ aten = torch.ops.aten
 def batch_norm(
     x: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return x normalised, and the mean, variance and reciprocal deviation of each channel."""
-    mean, variance = channel_moments(x)
-    y = normalize_channels(x, gain, bias, mean, variance, epsilon)
-    return y, mean, variance, torch.add(variance, epsilon).rsqrt_()
+    """Return x normalised, and the mean, variance and reciprocal deviation of each channel.
+
+    The kernel tells the variance of a sample as what is to be remembered of this batch alone.
+    """
+    wide, gain, bias = widen_channels(x, gain, bias)
+    count = x.numel() // max(1, x.shape[1])
+    told, variance = torch.zeros((2, *gain.shape), dtype=gain.dtype, device=x.device).unbind()
+    y, mean, scale = torch.native_batch_norm(wide, gain, bias, told, variance, True, 1.0, epsilon)
+    if count == 1:
+        variance.zero_()
+    return y.to(x.dtype), mean, variance.mul_((count - 1) / count), scale
 
 
 def batch_norm_gradient(
     x: torch.Tensor, gain: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, g: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients of x, gain and bias."""
-    dtype = x.dtype
-    x, gain, g = widen_channels(x, gain, g)
-    mask = [True, True, True]
+    dtype, mask = x.dtype, [True, True, True]
+    x, gain, mean, scale, g = widen_channels(x, gain, mean, scale, g)
     found = aten.native_batch_norm_backward(
         g, x, gain, None, None, mean.contiguous(), scale.contiguous(), True, 0.0, mask
     )
@@ -48,14 +54,14 @@ def normalize_channels(
     variance: torch.Tensor, epsilon: float,
 ) -> torch.Tensor:  # fmt: skip
     """Return x with each channel normalised by statistics that are given."""
-    wide, gain, bias = widen_channels(x, gain, bias)
+    wide, gain, bias, mean, variance = widen_channels(x, gain, bias, mean, variance)
     y, _, _ = torch.native_batch_norm(wide, gain, bias, mean, variance, False, 0.0, epsilon)
     return y.to(x.dtype)
 
 
 def channel_sums(x: torch.Tensor, mean: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     """Return of each channel the sum of g, and of g times x less the mean."""
-    x, g = widen_channels(x, g)
+    x, mean, g = widen_channels(x, mean, g)
     ones, mask = torch.ones_like(mean), [False, True, True]
     _, along, total = aten.native_batch_norm_backward(
         g, x, ones, None, None, mean.contiguous(), ones, True, 0.0, mask
@@ -69,7 +75,7 @@ def normalized_gradient(
 ) -> torch.Tensor:  # fmt: skip
     """Return the gradient of x, which is of the form g * a + x * b + c in each channel."""
     dtype = x.dtype
-    x, gain, g = widen_channels(x, gain, g)
+    x, gain, mean, scale, g, sums = widen_channels(x, gain, mean, scale, g, sums)
     a = gain * scale
     b = scale.square().mul_(sums[1]).mul_(a).div_(-count)
     c = (a * sums[0]).div_(-count).addcmul_(b, mean, value=-1)
@@ -100,7 +106,8 @@ def group_norm_gradient(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """Return the gradients of x, and of gain and bias if there are such."""
     dtype, is_last = x.dtype, is_channels_last(x)
-    x, g = (lay_out_channels(t, is_last) for t in widen_channels(x, g))
+    x, mean, scale, g = widen_channels(x, mean, scale, g)
+    x, g = (lay_out_channels(t, is_last) for t in (x, g))
     if gain is not None:
         (gain,) = widen_channels(gain)
     batch, channels = x.shape[:2]
