@@ -144,7 +144,7 @@ def batch_norm_gradient(op, x, gain, average, scale, g):
 
 
 @oracle
-def normalized_gradient(op, x, gain, average, scale, g, sums):
+def channel_gradient(op, x, gain, average, scale, g, sums):
     share = (sums / op.count).T
     dx = np.empty_like(x)
     for c in range(x.shape[1]):

@@ -247,7 +247,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (infers(ops.ChannelMoments(), f(0, 6)), ShapeError, "cannot take the channel_moments of float32[0, 6]; there are no elements in a channel"),
     (infers(ops.ChannelSums(), f(4, 6), f(4), f(4, 6)), ShapeError, "channel_sums of float32[4, 6] has statistics float32[4]; give one number per channel"),
     (infers(ops.ChannelSums(), f(4, 6), f(6), f(4, 5)), ShapeError, "channel_sums of float32[4, 6] has a cotangent float32[4, 5]; make the types equal"),
-    (infers(ops.NormalizedGradient(4), f(4, 6), f(6), f(6), f(6), f(4, 6), f(6)), ShapeError, "normalized_gradient of float32[4, 6] has a cotangent float32[4, 6] and sums float32[6]; it needs the type of x, and what channel_sums gives"),
+    (infers(ops.ChannelGradient(4), f(4, 6), f(6), f(6), f(6), f(4, 6), f(6)), ShapeError, "channel_gradient of float32[4, 6] has a cotangent float32[4, 6] and sums float32[6]; it needs the type of x, and what channel_sums gives"),
     (infers(ops.GroupNorm(4, 1e-5), f(2, 6)), ShapeError, "group_norm cannot divide the channels of float32[2, 6] into 4 groups; give [batch, channels, *spatial], and groups that divide the channels"),
     (infers(ops.GroupNorm(2, 1e-5), f(2, 6), f(6), f(2)), ShapeError, "group_norm of float32[2, 6] has gain and bias float32[6] and float32[2]; give one value per channel for each, in the dtype of x"),
     (infers(ops.GroupNorm(2, 1e-5), f(2, 6, 0)), ShapeError, "cannot take the group_norm of float32[2, 6, 0]; there are no elements in a group"),

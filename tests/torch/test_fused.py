@@ -286,7 +286,7 @@ def test_norms_of_channels(shape: tuple[int, ...], dtype: str) -> None:
     check(ops.ChannelMoments(), x, dtype=dtype)
     check(ops.NormalizeChannels(1e-2), x, gain, bias, average, variance, dtype=dtype)
     check(ops.ChannelSums(), x, average, g, dtype=dtype)
-    check(ops.NormalizedGradient(count), x, gain, average, scale, g, sums, dtype=dtype)
+    check(ops.ChannelGradient(count), x, gain, average, scale, g, sums, dtype=dtype)
     for rows in ([], [gain, bias]):
         op = ops.GroupNorm(2, 1e-2)
         _, average, scale = apply(op, x, *rows)

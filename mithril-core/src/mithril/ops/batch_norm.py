@@ -96,7 +96,7 @@ class BatchNormGradient(Op):
     def expand(self, inputs: Tensors) -> Tensors:
         x, gain, average, scale, g = inputs
         sums: Any = apply_one(ChannelSums(), x, average, g)
-        op = NormalizedGradient(x.type.size // x.shape[1])
+        op = ChannelGradient(x.type.size // x.shape[1])
         dx = apply_one(op, x, gain, average, scale, g, sums)
         return [dx, cast(sums[1] * scale, gain.dtype), cast(sums[0], gain.dtype)]
 
@@ -135,7 +135,7 @@ class ChannelMoments(Op):
         groups = [(dimension, group) for dimension, group in found if group is not None]
         padded = [(i, group) for i, group in groups if len(set(group.parts)) > 1]
         average: Any
-        average, variance = _masked_moments(x, padded) if padded else shard.apply(self, x)
+        average, variance = _take_moments(x, padded) if padded else shard.apply(self, x)
         for _, group in groups:
             average, variance = _join(average, variance, group)
         return [average, variance]
@@ -219,13 +219,13 @@ class ChannelSums(Op):
 
 @register
 @dataclass(frozen=True)
-class NormalizedGradient(Op):
+class ChannelGradient(Op):
     """The cotangent of batch_norm's x, `count` elements a channel, from what `ChannelSums` gives.
 
     Operands (x, gain, mean, rstd, cotangent, sums).
     """
 
-    name: ClassVar[str] = "normalized_gradient"
+    name: ClassVar[str] = "channel_gradient"
     count: int
 
     def infer(self, inputs: Types) -> Types:
@@ -234,7 +234,7 @@ class NormalizedGradient(Op):
         _check_statistics(self.name, x, average, scale)
         if g != x or sums.shape != (SUMS, *average.shape):
             raise ShapeError(
-                f"normalized_gradient of {x} has a cotangent {g} and sums {sums}; it needs the "
+                f"channel_gradient of {x} has a cotangent {g} and sums {sums}; it needs the "
                 f"type of x, and what channel_sums gives"
             )
         return [x]
@@ -338,7 +338,7 @@ def _stack(*rows: Any) -> Any:
     return concatenate([reshape(row, (1, *row.shape)) for row in rows], 0)
 
 
-def _masked_moments(x: Any, padded: list[tuple[int, Group]]) -> tuple[Any, Any]:
+def _take_moments(x: Any, padded: list[tuple[int, Group]]) -> tuple[Any, Any]:
     """Return the moments of a part without its padding, which is zeros; of nothing they are 0."""
     (x,) = widen([x])
     shape, count = x.shape, x.size // x.shape[1]
@@ -380,6 +380,10 @@ def _weigh(terms: list[Any], shares: list[float]) -> Any:
 
 
 __all__ = [
-    "BatchNorm", "BatchNormGradient", "ChannelMoments", "ChannelSums", "NormalizeChannels",
-    "NormalizedGradient",
+    "BatchNorm",
+    "BatchNormGradient",
+    "ChannelGradient",
+    "ChannelMoments",
+    "ChannelSums",
+    "NormalizeChannels",
 ]  # fmt: skip

@@ -15,10 +15,10 @@ from mithril.ops.attention import UNSEEN, Attention, AttentionGradient
 from mithril.ops.batch_norm import (
     BatchNorm,
     BatchNormGradient,
+    ChannelGradient,
     ChannelMoments,
     ChannelSums,
     NormalizeChannels,
-    NormalizedGradient,
 )
 from mithril.ops.choice import (
     Equal,
@@ -188,6 +188,7 @@ __all__ = [
     "Broadcast",
     "Cast",
     "Ceil",
+    "ChannelGradient",
     "ChannelMoments",
     "ChannelSums",
     "Checkpoint",
@@ -261,7 +262,6 @@ __all__ = [
     "Multiply",
     "Negate",
     "NormalizeChannels",
-    "NormalizedGradient",
     "NotEqual",
     "OneHot",
     "Pad",

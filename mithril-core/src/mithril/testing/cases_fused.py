@@ -54,7 +54,7 @@ def _batch_norm(*shape: int) -> tuple[Row, ...]:
         [ops.ChannelMoments(), x],
         [ops.NormalizeChannels(1e-2), x, gain, bias, average, variance],
         [ops.ChannelSums(), x, average, g],
-        [ops.NormalizedGradient(count), x, gain, average, scale, g, sums],
+        [ops.ChannelGradient(count), x, gain, average, scale, g, sums],
     )
 
 

@@ -26,10 +26,10 @@ def normalize_channels(op: ops.NormalizeChannels, types: Types) -> str:
     return f"normalize_channels({{0}}, {{1}}, {{2}}, {{3}}, {{4}}, {number(op.epsilon)})"
 
 
-@kernel(ops.NormalizedGradient)
-def normalized_gradient(op: ops.NormalizedGradient, types: Types) -> str:
+@kernel(ops.ChannelGradient)
+def channel_gradient(op: ops.ChannelGradient, types: Types) -> str:
     """Two passes over x and the cotangent."""
-    return f"normalized_gradient({{0}}, {{1}}, {{2}}, {{3}}, {{4}}, {{5}}, {op.count})"
+    return f"channel_gradient({{0}}, {{1}}, {{2}}, {{3}}, {{4}}, {{5}}, {op.count})"
 
 
 @kernel(ops.GroupNorm)

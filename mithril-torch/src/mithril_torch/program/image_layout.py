@@ -19,6 +19,7 @@ from mithril.spi.ops import (
     BatchNorm,
     BatchNormGradient,
     Broadcast,
+    ChannelGradient,
     ChannelMoments,
     ChannelSums,
     Concatenate,
@@ -27,7 +28,6 @@ from mithril.spi.ops import (
     GroupNorm,
     GroupNormGradient,
     NormalizeChannels,
-    NormalizedGradient,
     Pad,
     Pooling,
 )
@@ -36,7 +36,7 @@ IMAGE_RANK = 4
 """Of images in two dimensions, and of the weights that they are convolved with."""
 _KEEPS_LAYOUT = (
     BatchNorm, BatchNormGradient, ChannelMoments, ChannelSums, Concatenate, Elementwise, GroupNorm,
-    GroupNormGradient, NormalizeChannels, NormalizedGradient, Pad, Pooling,
+    GroupNormGradient, NormalizeChannels, ChannelGradient, Pad, Pooling,
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from mithril.spi.ops import (
     AvgPoolGradient,
     BatchNorm,
     BatchNormGradient,
+    ChannelGradient,
     ChannelMoments,
     ChannelSums,
     Comparison,
@@ -33,7 +34,6 @@ from mithril.spi.ops import (
     MaxPoolGradient,
     Multiply,
     NormalizeChannels,
-    NormalizedGradient,
     Reduction,
     Relu,
     Silu,
@@ -73,7 +73,7 @@ class InPlace(Op):
 _ANEW = (
     Add, AvgPool, AvgPoolGradient, BatchNorm, BatchNormGradient, ChannelMoments, ChannelSums,
     Comparison, Convolving, Divide, Gelu, GeluGradient, GroupNorm, GroupNormGradient, MaxPool,
-    MaxPoolGradient, Multiply, NormalizeChannels, NormalizedGradient, Relu, ReluGradient, Silu,
+    MaxPoolGradient, Multiply, NormalizeChannels, ChannelGradient, Relu, ReluGradient, Silu,
     SiluGradient, Subtract, Where,
 )  # fmt: skip
 """Ops of floats that return neither an operand nor a view of one, and keep none."""

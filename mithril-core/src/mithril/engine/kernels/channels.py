@@ -58,8 +58,8 @@ def channel_sums(op: ops.ChannelSums, types: Types, xp: ModuleType) -> Run:
     return run
 
 
-@kernel(ops.NormalizedGradient)
-def normalized_gradient(op: ops.NormalizedGradient, types: Types, xp: ModuleType) -> Run:
+@kernel(ops.ChannelGradient)
+def channel_gradient(op: ops.ChannelGradient, types: Types, xp: ModuleType) -> Run:
     """The closed form."""
     of, count = _Channels(types, xp), op.count
 

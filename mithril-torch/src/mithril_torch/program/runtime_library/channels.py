@@ -69,7 +69,7 @@ def channel_sums(x: torch.Tensor, mean: torch.Tensor, g: torch.Tensor) -> torch.
     return torch.stack((total, along))
 
 
-def normalized_gradient(
+def channel_gradient(
     x: torch.Tensor, gain: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, g: torch.Tensor,
     sums: torch.Tensor, count: int,
 ) -> torch.Tensor:  # fmt: skip
@@ -136,6 +136,12 @@ def lay_out_channels(x: torch.Tensor, is_last: bool) -> torch.Tensor:
 
 
 __all__ = [
-    "batch_norm", "batch_norm_gradient", "channel_moments", "channel_sums", "group_norm",
-    "group_norm_gradient", "normalize_channels", "normalized_gradient",
+    "batch_norm",
+    "batch_norm_gradient",
+    "channel_gradient",
+    "channel_moments",
+    "channel_sums",
+    "group_norm",
+    "group_norm_gradient",
+    "normalize_channels",
 ]  # fmt: skip
