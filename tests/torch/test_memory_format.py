@@ -110,6 +110,25 @@ def test_a_step_keeps_the_layout_from_one_end_to_the_other() -> None:
     assert [event.input_shapes[0] for event in copies] == [[4, 3, 8, 8]]
 
 
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_images_in_an_arena_are_laid_out_beside_it(layout: str) -> None:
+    backend = ml.TorchBackend(device="cpu", memory_format=layout)
+    x = np.random.default_rng(0).standard_normal((4, 3, 10, 10), dtype=np.float32)
+    made = ml.Model()
+    made |= ml.Gelu()(input="x", output="active")
+    made |= model()(x="active", images="images")
+    compiled = ml.compile(made, backend, shapes={"x": x.shape}, memory_planning="greedy")
+    plain = ml.compile(made, ml.NumpyBackend(), shapes={"x": x.shape})
+    params = plain.randomize_params(seed=0)
+    given = {name: backend.array(array.numpy()) for name, array in params.items()}
+    slope = {"images": np.ones((4, 4, 8, 8), np.float32)}
+    outputs, gradients = compiled.evaluate(given, {"x": x}, slope)
+    expected, slopes = plain.evaluate(params, {"x": x}, slope)
+    for name, array in {**expected, **slopes}.items():
+        found = {**outputs, **gradients}[name].numpy()
+        np.testing.assert_allclose(found, array.numpy(), *TOLERANCE["float32"])
+
+
 def has_parent(event: object, names: tuple[str, ...]) -> bool:
     """Whether PyTorch's own function does it, as in eager mode: it copies gradients of weights."""
     parent = event.cpu_parent

@@ -141,7 +141,7 @@ class FunctionEmitter:
             yield from self._emit_collective(node, op, number)
         elif isinstance(node.op, FromHost):
             yield from self._emit_fetch(node, number)
-        elif isinstance(node.op, LayOut) and node.inputs[0] not in self._buffer_of:
+        elif isinstance(node.op, LayOut) and self._may_rename(node.inputs[0]):
             yield from self._emit_layout(node)
             return
         else:
@@ -207,6 +207,11 @@ class FunctionEmitter:
         target = self._name_output(node.outputs[0])
         started = PendingCollective(work, target, node.outputs, "", number, segment_of(node))
         self._pending |= dict.fromkeys(node.outputs, started)
+
+    def _may_rename(self, value: Value) -> bool:
+        """Whether the name of a value is a variable of this function, and of nothing else."""
+        is_shared = self._names[value] in self._module.known.values()
+        return not is_shared and value not in self._buffer_of
 
     def _emit_layout(self, node: Node) -> Iterator[str]:
         """Write what lays an image out; nobody reads it as it was, so its name stays."""
