@@ -10,7 +10,6 @@ again under `jax.vjp`, as a checkpoint in a `lax.scan` does, but only where its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,9 +23,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks import jax_by_hand
-from benchmarks.prediction_memory import held_on
+from benchmarks.prediction_memory import held_on, watch_jax
+from benchmarks.recompute_llama import HAND, ByHand, Framework
 from benchmarks.sides import INPUTS
-from benchmarks.training_cases import DECAY, RATE, Case
+from benchmarks.training_cases import DECAY, RATE, Case, Ours
 
 STAGES = 2
 IDLE, FORWARD, BACKWARD = range(3)
@@ -220,19 +220,6 @@ def make_gradients(case: Case, mesh: ml.Mesh, microbatch: int) -> Callable[..., 
 # ------------------------------------------------------------------ the side
 
 
-@dataclass(frozen=True, eq=False)
-class ByHand:
-    """The side by hand.
-
-    Args:
-        step: makes a step, and returns its loss when all devices have ended it.
-        peak: the bytes that a device holds; see `make_by_hand`.
-    """
-
-    step: Callable[[], Any]
-    peak: int
-
-
 def make_by_hand(
     case: Case, params: Mapping[str, np.ndarray], mesh: ml.Mesh, microbatch: int
 ) -> ByHand:
@@ -279,4 +266,31 @@ def make_by_hand(
         *kept[:], loss = compiled(*kept, *inputs)
         return jax.block_until_ready((kept, loss))[1]
 
-    return ByHand(step, held + made + analysis.temp_size_in_bytes)
+    peak = held + made + analysis.temp_size_in_bytes
+    return ByHand(step, lambda: float(step()), lambda: peak)
+
+
+# ------------------------------------------------------------------ for the benchmark
+
+
+def open_jax(mesh: ml.Mesh) -> Framework:
+    """Return how sides run on the devices of this process."""
+
+    def measure(make: Callable[[], Ours]) -> tuple[Ours, int]:
+        before = {device: held_on(device) for device in mesh.flat}
+        ours = make()
+        ours.step()
+        return ours, max(most - before[device] for device, most in watch_jax(ours.step).items())
+
+    return Framework(ml.JaxBackend(mesh), measure, list_by_hand, end)
+
+
+def list_by_hand(*given: Any) -> dict[str, Callable[[], ByHand]]:
+    """Return what makes the side by hand; arguments are those of `make_by_hand`."""
+    return {HAND: partial(make_by_hand, *given)}
+
+
+def end(side: Ours | ByHand) -> None:
+    """Wait until all devices have ended a step, as one by hand does by itself."""
+    if isinstance(side, Ours):
+        jax.block_until_ready([x.shards for x in side.state.params.values()])

@@ -10,7 +10,7 @@ of parameters and scatters gradients, which takes less memory and more communica
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mithril as ml
@@ -25,27 +25,16 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 
 from benchmarks import torch_by_hand
+from benchmarks.recompute_llama import HAND, ByHand, Framework
 from benchmarks.torch_megatron import split_block
-from benchmarks.training_cases import Case
-from benchmarks.training_torch import fused, list_held, read_inputs
+from benchmarks.torch_sides import together
+from benchmarks.training_cases import Case, Ours
+from benchmarks.training_torch import fused, list_held, list_kept, peak_of, read_inputs
 
-WAYS = {"by hand, gradients whole": False, "by hand, gradients scattered": True}
-"""Whether gradients are scattered after each micro-batch."""
-
-
-@dataclass(frozen=True, eq=False)
-class ByHand:
-    """A rank's side by hand.
-
-    Args:
-        step: makes a step, and returns what this rank knows of the loss.
-        loss: makes a step, and returns the loss of the whole batch.
-        held: yields all tensors that are alive between two steps.
-    """
-
-    step: Callable[[], torch.Tensor]
-    loss: Callable[[], float]
-    held: Callable[[], Iterator[torch.Tensor]]
+WAYS = {f"{HAND}, gradients whole": False, f"{HAND}, gradients scattered": True}
+"""Whether each backward scatters gradients."""
+RUNS = 3
+"""How often memory is counted: a step takes seconds."""
 
 
 class Part(nn.Module):
@@ -156,4 +145,24 @@ def make_by_hand(
         for each in (*stage.args_recv_info.values(), *stage.grad_recv_info.values()):
             yield from (one.buffer for one in each if one.buffer is not None)
 
-    return ByHand(step, loss, held)
+    return ByHand(step, loss, lambda: peak_of(step, held, RUNS))
+
+
+# ------------------------------------------------------------------ for the benchmark
+
+
+def open_torch(mesh: ml.Mesh) -> Framework:
+    """Return how sides run on a rank of a job."""
+    backend = ml.TorchBackend(mesh, device="cpu")
+    return Framework(backend, measure, list_by_hand, lambda side: together())
+
+
+def measure(make: Callable[[], Ours]) -> tuple[Ours, int]:
+    """Return Mithril's side, and what the fullest rank of a job holds."""
+    ours = make()
+    return ours, peak_of(ours.step, lambda: list_kept(ours), RUNS)
+
+
+def list_by_hand(*given: Any) -> dict[str, Callable[[], ByHand]]:
+    """Return what makes the sides by hand; arguments are those of `make_by_hand`."""
+    return {name: partial(make_by_hand, *given, scatters) for name, scatters in WAYS.items()}
