@@ -123,7 +123,7 @@ class Contest:
         side, self.peaks[name] = self._frame.measure(make)
         self.steps[name] = self._ended(side.step, side)
         self.planned[name] = side.run.plan.memory().peak
-        self._tell(f"{name}: {format_bytes(self.peaks[name])}, predicted "
+        self.tell(f"{name}: {format_bytes(self.peaks[name])}, predicted "
                    f"{format_bytes(self.planned[name])}", started)  # fmt: skip
 
     def add_by_hand(self) -> list[str]:
@@ -136,7 +136,7 @@ class Contest:
             self._check(name, side.loss)
             self.peaks[name] = side.peak()
             self.steps[name] = self._ended(side.step, side)
-            self._tell(f"{name}: {format_bytes(self.peaks[name])}", started)
+            self.tell(f"{name}: {format_bytes(self.peaks[name])}", started)
         return [*chosen]
 
     def _check(self, name: str, loss: Callable[[], float]) -> None:
@@ -152,7 +152,8 @@ class Contest:
 
         return run
 
-    def _tell(self, what: str, started: float) -> None:
+    def tell(self, what: str, started: float) -> None:
+        """Print what was found, once for all ranks, and since when it took."""
         if self._frame.backend.engine.process_index == 0:
             took = time.perf_counter() - started
             print(f"  {what}; {took:.0f} s to make and measure it", flush=True)
@@ -171,7 +172,7 @@ def compare(frame: Framework, given: argparse.Namespace) -> Times:
             try:
                 contest.add(budget, f"{allowed[budget]} B")
             except ml.PlanError as refused:
-                contest._tell(str(refused), time.perf_counter())
+                contest.tell(str(refused), time.perf_counter())
                 allowed[budget] = max(contest.peaks[AGAIN], contest.planned[AGAIN])
                 contest.add(budget, f"{allowed[budget]} B")
     else:
