@@ -123,8 +123,8 @@ class Contest:
         side, self.peaks[name] = self._frame.measure(make)
         self.steps[name] = self._ended(side.step, side)
         self.planned[name] = side.run.plan.memory().peak
-        self.tell(f"{name}: {format_bytes(self.peaks[name])}, predicted "
-                   f"{format_bytes(self.planned[name])}", started)  # fmt: skip
+        found = f"{format_bytes(self.peaks[name])}, predicted {format_bytes(self.planned[name])}"
+        self.tell(f"{name}: {found}", started)
 
     def add_by_hand(self) -> list[str]:
         """Make the sides by hand that are asked for, measure them, and return their names."""
@@ -167,12 +167,12 @@ def compare(frame: Framework, given: argparse.Namespace) -> Times:
     allowed: dict[str, int] = {}
     if given.budget is None:
         for name in contest.add_by_hand():
-            budget = budget_beside(name)
+            budget, started = budget_beside(name), time.perf_counter()
             allowed[budget] = contest.peaks[name]
             try:
                 contest.add(budget, f"{allowed[budget]} B")
             except ml.PlanError as refused:
-                contest.tell(str(refused), time.perf_counter())
+                contest.tell(str(refused), started)
                 allowed[budget] = max(contest.peaks[AGAIN], contest.planned[AGAIN])
                 contest.add(budget, f"{allowed[budget]} B")
     else:
