@@ -19,6 +19,7 @@ from benchmarks import (
     planning,
     prediction_time,
     profiling,
+    recompute_llama,
     search,
 )
 from benchmarks.harness import Estimate, Limit, estimate, interleave, ratio, report
@@ -216,3 +217,19 @@ def test_the_search_finds_what_the_integer_program_does(
     twice = 2 * problem.answer.cost
     dearer = replace(problem, answer=replace(problem.answer, cost=twice, bound=twice))
     assert not search.compare_with_program("one", dearer, 60.0)
+
+
+def test_a_budget_is_held_against_what_is_by_hand():
+    found = {
+        "everything kept": [1.0], "every layer again": [2.0], "by hand": [2.0], "budget": [1.5],
+        "peak bytes of everything kept": [200.0], "peak bytes of every layer again": [80.0],
+        "peak bytes of by hand": [75.0], "peak bytes of budget": [90.0],
+        "bytes allowed to budget": [80.0],
+    }  # fmt: skip
+    limits = {limit.what: limit for limit in recompute_llama.limits(found)}
+    assert limits["time of budget to by hand"].is_met
+    assert not limits["measured peak to budget"].is_met
+    assert limits["budget to the peak without"].is_met
+    assert limits["peak of budget to by hand"].estimate.median == 1.2
+    del found["by hand"]  # a fraction was asked for
+    assert [limit.what for limit in recompute_llama.limits(found)] == [*limits][:2]
