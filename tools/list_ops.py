@@ -75,6 +75,7 @@ def _group() -> dict[str, list[type[Op]]]:
 
 def _row(op: type[Op]) -> str:
     text = re.sub(r"; operands \((?:[^()]|\([^()]*\))*\)", "", _first_paragraph(op))
+    text = f"{text} {_edge(op)}".rstrip()
     mark = " †" if op.name in EXTENSIONS else ""
     cells = (
         f"`{op.name}`{mark}<br>`{op.__name__}`", text, _operands(op), _attributes(op), _dtypes(op),
@@ -125,6 +126,12 @@ def _said_operands(op: type[Op]) -> str:
 
 def _first_paragraph(op: type[Op]) -> str:
     return " ".join((inspect.getdoc(op) or "").partition("\n\n")[0].split())
+
+
+def _edge(op: type[Op]) -> str:
+    """Return what an op's text says of operands at the edge."""
+    paragraphs = (" ".join(part.split()) for part in (inspect.getdoc(op) or "").split("\n\n"))
+    return next((part for part in paragraphs if part.startswith("At the edge: ")), "")
 
 
 def _case_of(op: type[Op]) -> Case | None:

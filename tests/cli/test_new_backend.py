@@ -56,6 +56,39 @@ def test_names_are_put_in(tmp_path: Path) -> None:
     assert "class MyNpuEngine(Engine)" in (folder / "src/mithril_my_npu/engine.py").read_text()
 
 
+def check_style(folder: Path) -> None:
+    ruff = str(Path(sys.executable).with_name("ruff"))
+    for asked in (("check",), ("format", "--diff")):
+        done = subprocess.run(
+            [ruff, *asked, str(folder)], cwd=folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("on", "module"),
+    [("array-api", ""), ("array-api", "array_api_strict"), ("array-api", "ml_dtypes"),
+     ("torch-like", ""), ("array-api", "not_installed_here")],
+)  # fmt: skip
+def test_ruff_finds_nothing_in_it(on: str, module: str, tmp_path: Path) -> None:
+    write_backend("my-npu", on, module, tmp_path / "x")
+    check_style(tmp_path / "x")
+
+
+def test_a_module_that_lacks_functions_is_wrapped(tmp_path: Path) -> None:
+    asked = ("backends", "new", "my-npu", "--module", "ml_dtypes", "--folder", str(tmp_path / "x"))
+    done = mithril(*asked, path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ml_dtypes lacks " in done.stdout
+    assert ", zeros_like; xp.py hands on the others: write these there" in done.stdout
+    source = tmp_path / "x" / "src" / "mithril_my_npu"
+    assert "import ml_dtypes as library\n" in (source / "xp.py").read_text()
+    assert "astype, atan2" not in (source / "xp.py").read_text()
+    assert "from mithril_my_npu import xp\n" in (source / "arrays.py").read_text()
+    for member in ("dtype_name", "dtype_remedy", "wait_for"):
+        assert f"    # def {member}(self" in (source / "engine.py").read_text()
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

@@ -125,6 +125,19 @@ def test_a_name_of_the_core_stays_the_cores(install: Install, tmp_path: Path) ->
     )
 
 
+def test_a_name_that_two_plugins_claim_is_neithers(install: Install, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    install("cards", offer(tmp_path, "npu-7.toml"))
+    install("boards", offer(tmp_path / "other", "npu-7.toml"))
+    assert refusal("npu-7") == (
+        "hardware profile 'npu-7' is claimed by 'acme-boards', 'acme-cards'; remove one of them, "
+        "or give the path of a file"
+    )
+    faults = {entry.package: entry.fault for entry in list_profiles() if entry.name == "npu-7"}
+    assert faults["acme-cards"] == "its name is also claimed by 'acme-boards'; none is used"
+    assert faults["acme-boards"] == "its name is also claimed by 'acme-cards'; none is used"
+
+
 def test_what_the_variable_blocks_is_not_asked(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

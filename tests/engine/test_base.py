@@ -91,6 +91,7 @@ def test_it_has_everything_else() -> None:
     assert engine.capabilities == set(collectives())
     assert engine.dtypes == set(DType)
     assert engine.dtype_remedy(DType.float64) == "use dtype='float32'"
+    assert engine.dtype_remedy(DType.int64) == "use dtype='int32'"
     assert engine.transport is None
     assert engine.facts == {}
     assert engine.on(engine.mesh) is engine
@@ -167,3 +168,19 @@ def test_stages_need_parts_and_moves_and_nothing_else() -> None:
     assert placed(WithParts(mesh)).tolist() == [0, 2]
     with pytest.raises(ml.BackendError, match="'least' runs one program on all of its devices"):
         placed(Least(mesh))
+
+
+def test_no_remedy_is_the_dtype_that_was_refused() -> None:
+    class Few(Least):
+        def __init__(self, *held: DType) -> None:
+            super().__init__(Mesh())
+            self.held = held
+
+        @property
+        def dtypes(self) -> frozenset[DType]:
+            return frozenset(self.held)
+
+    assert Few(DType.int32).dtype_remedy(DType.float32) == "use dtype='int32'"
+    assert Few().dtype_remedy(DType.float32) == "use another backend"
+    for dtype in DType:
+        assert f"'{dtype}'" not in Few(*(set(DType) - {dtype})).dtype_remedy(dtype)

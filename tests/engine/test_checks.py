@@ -99,7 +99,7 @@ def test_a_kernel_that_returns_something_else_is_named(case: str) -> None:
 
 
 def test_a_kernel_that_raises_is_named() -> None:
-    text = r"^kernel 'relu' of backend 'faulty' raises ZeroDivisionError: chip on fire; its operands are float32\[2, 4\]; mend the kernel, register your own in its place, or leave it out"  # fmt: skip
+    text = r"^kernel 'relu' of backend 'faulty' raises ZeroDivisionError: chip on fire \(test_checks.py:\d+\); its operands are float32\[2, 4\]; mend the kernel, register your own in its place, or leave it out"  # fmt: skip
     with pytest.raises(BackendError, match=text + IN_ACT) as error:
         evaluate(with_kernel("relu", burn))
     assert isinstance(error.value.__cause__, ZeroDivisionError)
@@ -391,6 +391,8 @@ def declared(**said: Any) -> Engine:
         ({"mesh": Mesh(data=4)}, r"has Mesh\(data=4\), opened on Mesh\(data=2, tensor=2\); keep"),
         ({"devices": ("one",)}, "names 1 devices of Mesh.*; give a label for each of the 4"),
         ({"dtypes": {"float31"}}, "has a str 'float31' among its dtypes, which is no DType; known: .*; did you mean 'float32'"),
+        ({"dtypes": frozenset({DType.int32, DType.float16})}, r"has no dtype float32, which parameters have unless told otherwise; it has 'float16', 'int32'; does the namespace have `float32`\?"),
+        ({"dtypes": frozenset()}, r"has no dtype float32, .*; it has none; does the namespace"),
         ({"capabilities": {"all_reduced"}}, "offers collective 'all_reduced', which does not exist; did you mean 'all_reduce'"),
         ({"kernels": frozenset({"tanh"}), "own_kernels": {}}, "has kernels that are not those of its table: they differ by 'tanh'; leave"),
     ],

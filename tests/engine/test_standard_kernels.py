@@ -14,6 +14,7 @@ import array_api_strict as strict
 import mithril as ml
 import numpy as np
 import pytest
+from array_api_compat import numpy as compat
 from mithril import ops
 from mithril.engine import standard
 from mithril.engine.standard import (
@@ -23,6 +24,7 @@ from mithril.engine.standard import (
     bind_namespace,
     dtype_in,
 )
+from mithril.engine.standard.needs import functions_in
 from mithril.errors import BackendError
 from mithril.ir import Op, registry
 from mithril.spi import (
@@ -116,8 +118,53 @@ def used_functions() -> set[str]:
 
 def test_the_namespace_lists_what_is_used_and_no_more() -> None:
     listed = set(ArrayNamespace.__annotations__)
-    assert listed == used_functions() - set(EXTENSIONS.values())
+    read = {name for factory in SHARED_KERNELS.values() for name in functions_in(factory)}
+    assert used_functions() <= read
+    assert listed == read - set(EXTENSIONS.values())
     assert all(hasattr(strict, name) and hasattr(np, name) for name in listed)
+
+
+class Recording:
+    """A namespace that notes which of its functions are taken, or that lacks some."""
+
+    def __init__(self, *lacking: str) -> None:
+        self.lacking, self.taken = lacking, set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.lacking:
+            raise AttributeError(name)
+        if name not in {dtype.value for dtype in DType}:
+            self.taken.add(name)
+        return getattr(compat, name)
+
+
+@pytest.mark.parametrize("case", CHOSEN, ids=str)
+def test_what_each_takes_of_a_namespace_is_read_from_its_code(case: Case) -> None:
+    xp = Recording()
+    factory = SHARED_KERNELS[case.op.name]
+    factory(case.op, [TensorType(x.shape, as_dtype(x.dtype)) for x in case.arrays], xp)(
+        *case.arrays
+    )
+    assert xp.taken <= functions_in(factory)
+
+
+def test_a_kernel_whose_functions_are_missing_is_not_bound() -> None:
+    whole = set(bind_namespace(compat))
+    assert whole == set(SHARED_KERNELS)
+
+    def lost(*names: str, **functions: Any) -> set[str]:
+        xp = Recording(*names)
+        vars(xp).update(functions)
+        return whole - set(bind_namespace(xp))  # type: ignore[arg-type]
+
+    assert lost() == set()
+    assert lost("atan") == {"arctan"}
+    assert lost("argmin") == {"argmin"}
+    assert lost("trunc") == {"trunc"}
+    assert lost("argsort") == {"argsort", "sort", "top_k"}
+    assert lost("linalg") == set(EXTENSIONS)
+    some = SimpleNamespace(**{name: getattr(np.linalg, name) for name in ("inv", "solve", "qr")})
+    assert lost(linalg=some) == {"cholesky", "det", "eigh", "svd"}
 
 
 def test_parts_of_shards() -> None:

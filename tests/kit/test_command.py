@@ -179,3 +179,68 @@ def test_pytest_without_the_option_is_as_it_was(tmp_path: Path) -> None:
 def test_nothing_of_the_kit_imports_pytest() -> None:
     code = "import mithril.testing.run, sys; assert 'pytest' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_checks_are_listed_and_left_out(tmp_path: Path) -> None:
+    write_faulty(tmp_path, WRONG)
+    done = mithril(*ON_OPS, "--list", "--exclude", "tan", path=tmp_path)
+    listed = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {"ops/take", "ops/top_k", "ops/transpose"} <= set(listed)
+    assert not {"ops/tan", "ops/tanh"} & set(listed)
+    done = mithril(*ON_OPS, "--exclude", "ops/ta*", path=tmp_path)
+    assert done.returncode == 0, done.stdout
+    done = mithril(*ON_OPS, "--exclude", "ops", path=tmp_path)
+    assert "--exclude 'ops' leaves none of 8 checks; choose others by -k" in done.stderr
+
+
+STOPS = """
+def stop(x):
+    import os, signal
+    os.kill(os.getpid(), signal.SIGNAL)
+    return np.tanh(x)
+replace('tanh', stop); wrap('tan', lambda y: y * 1.01)
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_run_that_is_interrupted_says_what_it_has_found(
+    name: str, code: int, tmp_path: Path
+) -> None:
+    write_faulty(tmp_path, STOPS.replace("SIGNAL", name))
+    done = mithril(*ON_OPS, path=tmp_path)
+    assert done.returncode == code, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(
+        "backend 'faulty' was stopped after 3 of 8 checks at level smoke: 2 ok, 1 wrong; mesh"
+    )
+
+
+def test_smoke_finds_one_buffer_for_all_results_and_a_transfer_that_changes(tmp_path: Path) -> None:
+    def check(fault: str, pattern: str) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        write_faulty(folder, fault)
+        asked = ("backends", "check", "faulty", "--level", "smoke", "-k", pattern)
+        done = mithril(*asked, path=folder)
+        assert done.returncode == 1, done.stdout + done.stderr
+        return done.stdout
+
+    assert "tanh' of backend 'faulty' writes into a result that it returned" in check(
+        ONE_BUFFER, "ops/tanh"
+    )
+    assert "a transfer of backend 'faulty' brings device" in check(DOUBLES, "stages/")
+
+
+ONE_BUFFER = """
+def one_buffer(op, types):
+    buffer = np.empty(types[0].shape, types[0].dtype.numpy)
+    return lambda x: np.tanh(x, out=buffer)
+KERNELS['tanh'] = one_buffer
+"""
+DOUBLES = """
+def lower_transfer(self, transfer):
+    carry_out = NumpyEngine.lower_transfer(self, transfer)
+    return lambda shards: [None if x is None else x * 2 for x in carry_out(shards)]
+Faulty.lower_transfer = lower_transfer
+"""

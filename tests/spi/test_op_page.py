@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from importlib import util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from mithril.engine.standard.namespace import FACTORISATIONS, ArrayNamespace
 from mithril.ir import Op
 from mithril.spi import ops
 
@@ -65,3 +67,11 @@ def test_a_page_that_is_not_up_to_date_is_named(
     assert "ops.md is not up to date; run python tools/list_ops.py" in capsys.readouterr().out
     assert TOOL.main([]) == 0
     assert TOOL.main(["--check"]) == 0
+
+
+def test_the_page_of_libraries_lists_the_functions_that_are_asked_for() -> None:
+    page = (ROOT / "docs" / "plugins" / "libraries.md").read_text(encoding="utf-8")
+    listed = page.partition("as the standard has them")[2].partition("\n\n")[2].partition("\n\n")[0]
+    assert re.findall(r"`(\w+)`", listed) == list(ArrayNamespace.__annotations__)
+    said = page.partition("these are called: ")[2].partition("; `triangular_solve`")[0]
+    assert set(re.findall(r"`(\w+)\(", said)) == set(FACTORISATIONS.values())

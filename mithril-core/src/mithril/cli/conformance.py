@@ -1,13 +1,17 @@
 """`mithril backends check`: what a backend gets right, line by line, beside the NumPy engine.
 
 Ends with exit code 0 if every check passes or fails as declared, with 1 if one does not, and with
-3 if the backend cannot be opened, as `mithril backends info` does.
+3 if the backend cannot be opened, as `mithril backends info` does. A run that is interrupted
+(SIGINT, SIGTERM) still says what it has found, and ends with 130 or 143.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +39,12 @@ def check(
     pattern: Annotated[
         str, typer.Option("-k", help="Only checks whose id has this, such as ops/ or softmax.")
     ] = "",
+    exclude: Annotated[
+        str, typer.Option(help="No checks whose id has this, such as ops/conv.")
+    ] = "",
+    is_list: Annotated[
+        bool, typer.Option("--list", help="Print the names of the checks, and run none.")
+    ] = False,
     option: Given = None,
     gaps: Annotated[
         Path | None,
@@ -47,22 +57,33 @@ def check(
     html: Annotated[Path | None, typer.Option(help="Write a page to this file, too.")] = None,
 ) -> None:
     """Compare a backend with the NumPy engine: ops, collectives, models and the rest."""
-    from mithril.testing.run import check_backend
+    from mithril.testing.checks import list_checks
+    from mithril.testing.levels import Level
+    from mithril.testing.run import Interrupted, check_backend, choose_checks
 
+    chosen, ending = Level(_read_level(level)), 0
+    if is_list:
+        for one in choose_checks(list_checks(), chosen, pattern, exclude):
+            typer.echo(one.id)
+        return
     try:
-        report = check_backend(
-            name,
-            level=_read_level(level),
-            mesh=None if mesh == "a=2,b=2" else read_mesh(mesh),
-            pattern=pattern,
-            options=read_options(option, find_spec(name)),
-            known_gaps=read_gaps(gaps) if gaps else None,
-            stops=stops,
-            tell=None if as_json else _print_lines(),
-        )
+        with _stop_on_signal() as signals:
+            report = check_backend(
+                name,
+                level=chosen,
+                mesh=None if mesh == "a=2,b=2" else read_mesh(mesh),
+                pattern=pattern,
+                exclude=exclude,
+                options=read_options(option, find_spec(name)),
+                known_gaps=read_gaps(gaps) if gaps else None,
+                stops=stops,
+                tell=None if as_json else _print_lines(),
+            )
     except BackendError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(CANNOT_OPEN) from None
+    except Interrupted as stopped:
+        report, ending = stopped.report, 128 + (signals or [signal.SIGINT])[0]
     if as_json:
         typer.echo(report.to_json())
     else:
@@ -72,7 +93,27 @@ def check(
     if html is not None:
         html.write_text(report.to_html(), encoding="utf-8")
     if not report.is_good:
-        raise typer.Exit(1)
+        raise typer.Exit(ending or 1)
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[list[int]]:
+    """Have a first SIGTERM interrupt the process as Control-C does; yields what has come."""
+    came: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        came.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # where none can be handled
+        yield came
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _print_lines() -> Callable[[Result], None]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 AXES = ("data", "tensor")
 PROOF_STEPS = 3
+FIRST = 3
+"""Steps of which each is told of, so that a slow library shows that it is at work."""
 TOLERANCE = 1e-4
 SAMPLE = 160
 PROMPT = "The "
@@ -53,9 +55,12 @@ def demo(
         f"model    GPT, {sizes.layers} blocks, width {sizes.width}, {sizes.heads} heads\n"
         f"devices  {ml.Mesh(devices)!r} on backend '{backend}'"
     )
+    typer.echo("planning and compiling; each new shape may take a library some time")
     trainer = Trainer(text, sizes, opened)
     typer.echo(f"\n{trainer.compiled.plan_summary()}\n")
+    typer.echo(f"writing {SAMPLE} characters before training")
     before = trainer.write(PROMPT, SAMPLE)
+    typer.echo("training; the first step compiles")
     start = time.perf_counter()
     losses = list(_show(trainer, steps))
     seconds = time.perf_counter() - start
@@ -86,7 +91,7 @@ def _show(trainer: Trainer, steps: int) -> Iterable[float]:
     if not sys.stdout.isatty():
         for step in range(steps):
             loss = trainer.step()
-            if step % max(steps // 10, 1) == 0 or step == steps - 1:
+            if step < FIRST or step % max(steps // 10, 1) == 0 or step == steps - 1:
                 typer.echo(f"step {step + 1:4d}  loss {loss:.3f}")
             yield loss
         return

@@ -7,9 +7,11 @@ on simulated devices; its author replaces one part after the other.
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from textwrap import wrap
 from typing import Annotated, NamedTuple
 
 import typer
@@ -51,6 +53,11 @@ class Kind(NamedTuple):
     requires: tuple[str, ...]
 
 
+HINT = """
+# Where the library differs from the standard (a name, a keyword that it does not take), let `xp` be
+# a module of your own that has what differs and hands on the rest: def __getattr__(name).
+"""
+
 KINDS = {
     "array-api": Kind("array_api_compat.numpy", "NumPy", ("numpy>=2.0", "array-api-compat>=1.9")),
     "torch-like": Kind("torch", "PyTorch", ("torch>=2.4", "array-api-compat>=1.9")),
@@ -75,6 +82,12 @@ def new(
     written = write_backend(name, on, module, folder or Path(f"mithril-{name}"))
     for path in written:
         typer.echo(f"wrote {path}")
+    lacking = find_lacking(module) if module else []
+    if lacking:
+        typer.echo(
+            f"{module} lacks {len(lacking)} functions that shared kernels call: "
+            f"{', '.join(lacking)}; xp.py hands on the others: write these there"
+        )
     typer.echo(
         f"next: cd {folder or f'mithril-{name}'} && pip install -e '.[test]' && "
         f"mithril backends check {name} --level smoke"
@@ -96,7 +109,8 @@ def write_backend(name: str, on: str, module: str, folder: Path) -> list[Path]:
     _check(name, on, module, folder)
     values = _describe(name, KINDS[on], module)
     written = []
-    for target, template in FILES.items():
+    own = {"src/{package}/xp.py": "xp.py.in"} if values["lacking"] else {}
+    for target, template in {**FILES, **own}.items():
         path = folder / target.format(package=values["package"])
         path.parent.mkdir(parents=True, exist_ok=True)
         text = (TEMPLATES / template.format(on=on)).read_text(encoding="utf-8")
@@ -125,20 +139,43 @@ def _check(name: str, on: str, module: str, folder: Path) -> None:
         raise OptionError(f"folder {folder} is there already; choose another one with --folder")
 
 
+def find_lacking(module: str) -> list[str]:
+    """Return the functions of `ArrayNamespace` that a module does not have; none if it is not here.
+
+    >>> find_lacking("array_api_compat.numpy"), "astype" in find_lacking("math")
+    ([], True)
+    """
+    from mithril.engine.standard.namespace import ArrayNamespace
+
+    try:
+        library = import_module(module)
+    except Exception:  # whatever a library raises where it is not installed
+        return []
+    return [name for name in ArrayNamespace.__annotations__ if not hasattr(library, name)]
+
+
 def _describe(name: str, kind: Kind, module: str) -> dict[str, str]:
     """Return what stands in the places of the templates."""
     if module and module != kind.module:
         library = module.partition(".")[0]
         kind = Kind(module, library, (library.replace("_", "-"),))
     quoted = [f'"{requirement}"' for requirement in kind.requires]
+    package, lacking = f"mithril_{name.replace('-', '_')}", find_lacking(kind.module)
+    imports = ["import numpy as np", *([] if lacking else [f"import {kind.module} as xp"])]
+    own = f"\n\nfrom {package} import xp" if lacking else ""
     return {
         "name": name,
         "distribution": f"mithril-{name}",
-        "package": f"mithril_{name.replace('-', '_')}",
+        "package": package,
         "engine": "".join(part.capitalize() for part in name.split("-")) + "Engine",
         "library": kind.library,
         "module": kind.module,
-        "requires": ", ".join(quoted),
+        "imports": "\n".join([*sorted(imports), f"from mithril.spi import DType{own}"]),
+        "hint": "" if lacking else HINT,
+        "lacking": "\n".join(
+            wrap(", ".join(lacking), 97, initial_indent="# ", subsequent_indent="# ")
+        ),
+        "requires": f"({', '.join(quoted)}{',' * (len(quoted) == 1)})",
         "dependencies": ", ".join([f'"{CORE}"', *quoted]),
         "api": str(BACKEND_API),
     }

@@ -122,10 +122,14 @@ class Engine(ABC):
     def dtype_remedy(self, dtype: DType) -> str:
         """Return the end of the message that refuses a dtype: what to do instead.
 
+        By default it names the usual dtype of the kind among `dtypes`: float32, or int32.
+
         Args:
             dtype: one that is not of `dtypes`.
         """
-        return "use dtype='float32'"
+        usual = (DType.int32, DType.float32) if dtype.is_integer else (DType.float32, DType.int32)
+        held = [other for other in usual if other in self.dtypes and other != dtype]
+        return f"use dtype='{held[0]}'" if held else "use another backend"
 
     def dtype_name(self, dtype: Any) -> str:
         """Return what Mithril calls a dtype of the framework, by which kernels' results are judged.

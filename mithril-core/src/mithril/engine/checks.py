@@ -19,6 +19,7 @@ from weakref import ref
 import numpy as np
 
 from mithril.engine.kernels.custom import name_dtype
+from mithril.engine.raised import Place, find_raised
 from mithril.errors import BackendError, FaultyBackendError, MithrilError, kind_of
 from mithril.ir import Node
 from mithril.mesh import Mesh, Sharding
@@ -124,11 +125,10 @@ class KernelChecks:
 
     def explain(self, node: Node, error: Exception) -> FaultyBackendError:
         """Return the error of a kernel, or of what makes one, that raises; in one line."""
-        text = " ".join(str(error).split())
+        text, (at, shared) = " ".join(str(error).split()), find_raised(error)
         return FaultyBackendError(
-            f"{self.name(node)} raises {type(error).__name__}: {text}; its operands are "
-            f"{_types_of(node)}; mend the kernel, register your own in its place, or leave it out"
-            f"{_suffix(node)}"
+            f"{self.name(node)} raises {type(error).__name__}: {text}{f' ({at})' if at else ''}; "
+            f"its operands are {_types_of(node)}; {_say_remedy(node, shared)}{_suffix(node)}"
         )
 
     def name(self, node: Node) -> str:
@@ -217,11 +217,19 @@ def _refer_to(results: Sequence[Any]) -> Iterator[ref[Any]]:
 
 
 def _to_host(x: Any) -> np.ndarray | None:
-    """Return a copy of an array, None where NumPy cannot make one, as of one being traced."""
-    try:
-        return np.array(x, copy=True)
-    except Exception:  # each framework has errors of its own
-        return None
+    """Return a copy of an array, None where NumPy cannot make one, as of one being traced.
+
+    Of what has a length and elements alone NumPy makes an array of objects, which says nothing of
+    values: each time they are others.
+    """
+    for read in (np.array, np.from_dlpack):
+        try:
+            found = np.array(read(x), copy=True)
+        except Exception:  # each framework has errors of its own
+            continue
+        if not found.dtype.hasobject:
+            return found
+    return None
 
 
 def _is_same(before: np.ndarray | None, after: np.ndarray | None) -> bool:
@@ -232,6 +240,20 @@ def _is_same(before: np.ndarray | None, after: np.ndarray | None) -> bool:
 
 def _types_of(node: Node) -> str:
     return ", ".join(str(value.type) for value in node.inputs) or "no operands"
+
+
+def _say_remedy(node: Node, shared: Place | None) -> str:
+    """Return what to do about a kernel that raises, in a line of a shared one if it did."""
+    from mithril.engine.standard.table import function_of
+
+    if shared is not None:
+        return (
+            f"the kernel is shared, and asks the library for `{shared.asks}` ({shared.at}); have "
+            f"the namespace or its arrays give that, register your own kernel, or leave it out"
+        )
+    function = function_of(node.op.name)
+    hint = f" (the shared one is the namespace's `{function}` itself)" if function else ""
+    return f"mend the kernel{hint}, register your own in its place, or leave it out"
 
 
 def _suffix(node: Node) -> str:

@@ -18,8 +18,9 @@ def check_declared(engine: Engine, name: str, mesh: Mesh) -> None:
         mesh: that it was opened on.
 
     Raises:
-        BackendError: it has another name or mesh, names no device for one of the mesh, or has a
-            dtype or a collective that does not exist, or kernels that are not those of its table.
+        BackendError: it has another name or mesh, names no device for one of the mesh, lacks
+            float32, or has a dtype or a collective that does not exist, or kernels that are not
+            those of its table.
     """
     what = f"engine of backend '{name}'"
     if engine.name != name:
@@ -40,6 +41,12 @@ def check_declared(engine: Engine, name: str, mesh: Mesh) -> None:
         raise BackendError(
             f"{what} has {kind_of(foreign)} {str(foreign)!r} among its dtypes, which is no DType; "
             f"known: {listing(known)}{nearest(str(foreign), known)}"
+        )
+    if DType.float32 not in engine.dtypes:
+        held = f"it has {listing(sorted(engine.dtypes))}" if engine.dtypes else "it has none"
+        raise BackendError(
+            f"{what} has no dtype float32, which parameters have unless told otherwise; {held}; "
+            f"does the namespace have `float32`? hand it on under this name"
         )
     unknown = next(iter(sorted(engine.capabilities - collectives().keys())), None)
     if unknown is not None:

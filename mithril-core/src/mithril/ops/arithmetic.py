@@ -94,7 +94,7 @@ class Power(NumberOnly):
 @register
 @dataclass(frozen=True)
 class Maximum(Elementwise):
-    """The larger of x and y; where they are equal the gradient is halved between them."""
+    """The larger of x and y, NaN if one is; of equal ones each has half the gradient."""
 
     name: ClassVar[str] = "maximum"
 
@@ -106,7 +106,7 @@ class Maximum(Elementwise):
 @register
 @dataclass(frozen=True)
 class Minimum(Elementwise):
-    """The smaller of x and y; where they are equal the gradient is halved between them."""
+    """The smaller of x and y, NaN if one is; of equal ones each has half the gradient."""
 
     name: ClassVar[str] = "minimum"
 

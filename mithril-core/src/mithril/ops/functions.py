@@ -115,7 +115,7 @@ class Abs(Elementwise):
 @register
 @dataclass(frozen=True)
 class Sign(NumberOnly):
-    """-1, 0 or 1; no gradient flows."""
+    """-1, 0 or 1, and NaN of NaN; no gradient flows."""
 
     name: ClassVar[str] = "sign"
 

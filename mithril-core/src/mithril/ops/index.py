@@ -33,6 +33,8 @@ class Take(Op):
     offset every id is a row of the table. With one, an int32 scalar, row `id - offset` is taken,
     and zeros for an id that lies outside the table.
 
+    At the edge: without an offset an id outside the table, or below 0, is refused.
+
     Args:
         rows: on a shard, how many rows the whole table has: an id beyond them is a mistake there,
             too, which a kernel may refuse.
@@ -80,8 +82,10 @@ class ScatterAdd(Op):
     """Zeros with updates added into the rows that ids name; operands (ids, updates[, offset]).
 
     Updates are [*ids, *features], the result is [rows, *features]; 16-bit floats are accumulated
-    in float32. Row `id - offset` is added to, with an int32 scalar or 0; an id outside the rows
-    adds nothing.
+    in float32. Row `id - offset` is added to, with an int32 scalar or 0.
+
+    At the edge: without an offset an id outside the rows, or below 0, is refused; with one it adds
+    nothing.
 
     Args:
         rows: of the result.

@@ -25,7 +25,10 @@ class Division(NumberOnly):
 @register
 @dataclass(frozen=True)
 class FloorDivide(Division):
-    """The largest whole number not above x / y; no gradient flows."""
+    """The largest whole number not above x / y; no gradient flows.
+
+    At the edge: of integers it is 0 where y is 0, and the least one over -1 is the least one.
+    """
 
     name: ClassVar[str] = "floor_divide"
 
@@ -36,7 +39,10 @@ class FloorDivide(Division):
 @register
 @dataclass(frozen=True)
 class Remainder(Division):
-    """x - y * floor(x / y): it has the sign of y, as in Python."""
+    """x - y * floor(x / y): it has the sign of y, as in Python.
+
+    At the edge: of integers it is 0 where y is 0, and where y is -1.
+    """
 
     name: ClassVar[str] = "remainder"
 
@@ -93,7 +99,10 @@ class BitwiseInvert(Bitwise):
 @register
 @dataclass(frozen=True)
 class LeftShift(Bitwise):
-    """The bits of x moved up by y places; zeros come in below."""
+    """The bits of x moved up by y places; zeros come in below.
+
+    At the edge: by as many places as x has bits, or more, it is 0.
+    """
 
     name: ClassVar[str] = "bitwise_left_shift"
 
@@ -101,7 +110,10 @@ class LeftShift(Bitwise):
 @register
 @dataclass(frozen=True)
 class RightShift(Bitwise):
-    """The bits of x moved down by y places; the sign comes in above."""
+    """The bits of x moved down by y places; the sign comes in above.
+
+    At the edge: by as many places as x has bits, or more, it is 0, or -1 of a negative x.
+    """
 
     name: ClassVar[str] = "bitwise_right_shift"
 

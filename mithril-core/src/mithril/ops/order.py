@@ -140,7 +140,7 @@ class Sort(AlongAxis):
 @register
 @dataclass(frozen=True)
 class Argsort(AlongAxis):
-    """The int32 positions that put every row in order; equal elements keep theirs."""
+    """The int32 positions that put every row in order, NaN last; equal elements keep theirs."""
 
     name: ClassVar[str] = "argsort"
     descending: bool = False
@@ -205,7 +205,10 @@ class Flip(Movement):
 @register
 @dataclass(frozen=True)
 class TakeAlong(Op):
-    """The elements at given positions along a dimension, row by row; operands (x, indices)."""
+    """The elements at given positions along a dimension, row by row; operands (x, indices).
+
+    At the edge: a position outside the dimension, or below 0, is refused.
+    """
 
     name: ClassVar[str] = "take_along"
     indices: ClassVar[tuple[int, ...]] = (1,)
@@ -236,7 +239,10 @@ class TakeAlong(Op):
 @register
 @dataclass(frozen=True)
 class ScatterAlong(Op):
-    """Zeros with updates added at positions along a dimension; operands (indices, updates)."""
+    """Zeros with updates added at positions along a dimension; operands (indices, updates).
+
+    At the edge: a position outside the dimension, or below 0, is refused.
+    """
 
     name: ClassVar[str] = "scatter_along"
     indices: ClassVar[tuple[int, ...]] = (0,)

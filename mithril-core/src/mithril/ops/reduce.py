@@ -111,7 +111,7 @@ class Extremum(Reduction):
 @register
 @dataclass(frozen=True)
 class Max(Extremum):
-    """The largest element over some dimensions; the gradient is shared evenly between ties."""
+    """The largest element over some dimensions, NaN if one is; ties share the gradient evenly."""
 
     name: ClassVar[str] = "max"
 
@@ -119,7 +119,7 @@ class Max(Extremum):
 @register
 @dataclass(frozen=True)
 class Min(Extremum):
-    """The smallest element over some dimensions; the gradient is shared evenly between ties."""
+    """The smallest element over some dimensions, NaN if one is; ties share the gradient evenly."""
 
     name: ClassVar[str] = "min"
 
@@ -179,7 +179,7 @@ class ArgExtremum(Op):
 @register
 @dataclass(frozen=True)
 class Argmax(ArgExtremum):
-    """The index of the first largest element along a dimension, which is whole."""
+    """The index of the first NaN along a whole dimension, else of the first largest element."""
 
     name: ClassVar[str] = "argmax"
 
@@ -187,7 +187,7 @@ class Argmax(ArgExtremum):
 @register
 @dataclass(frozen=True)
 class Argmin(ArgExtremum):
-    """The index of the first smallest element along a dimension, which is whole."""
+    """The index of the first NaN along a whole dimension, else of the first smallest element."""
 
     name: ClassVar[str] = "argmin"
 

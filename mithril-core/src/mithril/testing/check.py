@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from traceback import walk_tb
 
+from mithril.engine import Engine
+from mithril.engine.raised import CORE, find_raised
 from mithril.errors import BackendError, FaultyBackendError, MithrilError
 from mithril.testing.levels import Level
 from mithril.testing.target import Target
@@ -141,8 +142,8 @@ def _try(check: Check, target: Target, level: Level) -> Outcome:
     except AssertionError as error:
         return Outcome(Status.wrong, str(error) or "an assertion of the backend fails")
     except Exception as error:  # whatever a plugin raises
-        package = type(target.engine).__module__.partition(".")[0]
-        return Outcome(Status.failed, describe_error(error, package), _say_cause(error))
+        text = describe_error(error, package_of(target.engine))
+        return Outcome(Status.failed, text, _say_cause(error))
 
 
 def _say_cause(error: BaseException | None) -> str:
@@ -159,16 +160,23 @@ def describe_error(error: Exception, package: str = "") -> str:
         error: what a check raised.
         package: of the backend: its own last line on the way is named, too.
     """
-    text = " ".join(str(error).split())
-    places, own = [], ""
-    for frame, line in walk_tb(error.__traceback__):
-        places.append(f"{frame.f_code.co_filename.rpartition('/')[2]}:{line}")
-        if package and frame.f_globals.get("__name__", "").partition(".")[0] == package:
-            own = places[-1]
-    if not places or isinstance(error, MithrilError):
+    text, at = " ".join(str(error).split()), find_raised(error, package).at
+    if not at or isinstance(error, MithrilError):
         return f"{type(error).__name__}: {text}"
-    called = f", called at {own}" if own not in ("", places[-1]) else ""
-    return f"{type(error).__name__}: {text} ({places[-1]}{called})"
+    return f"{type(error).__name__}: {text} ({at})"
+
+
+def package_of(engine: Engine) -> str:
+    """Return the package of an engine: that of its class before anything is looked at.
+
+    >>> from mithril.engine.numpy_engine import NumpyEngine
+    >>> from mithril.mesh import Mesh
+    >>> package_of(NumpyEngine(Mesh()))
+    ''
+    """
+    packages = (kind.__module__.partition(".")[0] for kind in type(engine).__mro__)
+    own = (package for package in packages if package not in (CORE, "builtins", "abc", "typing"))
+    return next(own, "")
 
 
 def with_gap(result: Result, reason: str) -> Result:

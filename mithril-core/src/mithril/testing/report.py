@@ -28,6 +28,7 @@ class Report:
         results: in order.
         seconds: how long it all took.
         speed: how fast it runs, beside the NumPy engine in lockstep.
+        planned: how many checks there were to run, if it was stopped before; else 0.
     """
 
     backend: str
@@ -37,11 +38,12 @@ class Report:
     results: list[Result] = field(default_factory=list)
     seconds: float = 0.0
     speed: list[Speed] = field(default_factory=list)
+    planned: int = 0
 
     @property
     def is_good(self) -> bool:
-        """Whether every check passed, or failed as declared."""
-        return all(result.is_good for result in self.results)
+        """Whether every check passed, or failed as declared, and none was left to run."""
+        return not self.planned and all(result.is_good for result in self.results)
 
     @property
     def faults(self) -> list[Result]:
@@ -91,9 +93,12 @@ class Report:
         known = sum(result.is_good for result in gaps)
         parts += [f"{known} known gap{'s' * (known > 1)}"] if known else []
         parts += [f"{len(gaps) - known} gaps that pass"] if len(gaps) > known else []
-        verdict = "good" if self.is_good else "NOT GOOD"
+        verdict = "is good" if self.is_good else "is NOT GOOD"
+        if self.planned:
+            verdict = f"was stopped after {len(self.results)} of {self.planned} checks"
+            parts = parts or ["nothing"]
         return (
-            f"backend '{self.backend}' is {verdict} at level {self.level}: {', '.join(parts)}; "
+            f"backend '{self.backend}' {verdict} at level {self.level}: {', '.join(parts)}; "
             f"mesh {self.mesh}, {self.seconds:.0f} s"
         )
 

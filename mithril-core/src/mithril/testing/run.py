@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from time import perf_counter
 
@@ -12,10 +12,22 @@ from mithril.testing.check import Check, Result, run_check, with_gap
 from mithril.testing.checks import list_checks
 from mithril.testing.levels import Level
 from mithril.testing.report import Report
-from mithril.testing.speed import measure_speed
+from mithril.testing.speed import Speed, measure_speed
 from mithril.testing.target import Target
 
 Told = Callable[[Result], None]
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped from outside.
+
+    Args:
+        report: of the checks that were run until then.
+    """
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(report.summary())
+        self.report = report
 
 
 def check_backend(
@@ -24,6 +36,7 @@ def check_backend(
     level: Level | str = Level.basic,
     mesh: Mapping[str, int] | None = None,
     pattern: str = "",
+    exclude: str = "",
     options: Mapping[str, object] | None = None,
     known_gaps: Mapping[str, str] | None = None,
     stops: bool = False,
@@ -36,6 +49,7 @@ def check_backend(
         level: how much is tried: `smoke`, `basic` or `full`.
         mesh: axes of the mesh for checks of several devices; by default two axes of two.
         pattern: only checks whose id has it, such as `ops/` or `softmax`; `*` as in a shell.
+        exclude: no checks whose id has this one, if it is given.
         options: of the backend, as `open_backend` takes them.
         known_gaps: reasons by the id of a check that is known to fail, or by a pattern of ids;
             added to those that the backend's spec declares.
@@ -45,6 +59,7 @@ def check_backend(
     Raises:
         BackendError: the backend cannot be opened on one device.
         OptionError: no check has the pattern, or a gap names none.
+        Interrupted: the process was; it has the report of what was run until then.
 
     >>> from mithril.testing import check_backend
     >>> report = check_backend("numpy", level="smoke", pattern="ops/tanh")
@@ -52,26 +67,33 @@ def check_backend(
     (True, ['ok'])
     """
     start = perf_counter()
-    run = Run(name, Level(level), mesh, pattern, options, known_gaps)
-    results = []
-    for check in run.checks:
-        result = run(check)
-        results.append(result)
-        if tell is not None:
-            tell(result)
-        if stops and not result.is_good:
-            break
-    is_whole = not pattern and not stops and run.level is not Level.smoke
-    speed = measure_speed(Target(name, mesh, options)) if is_whole else []
-    return Report(
-        name,
-        run.target.engine.platform,
-        run.level,
-        repr(run.target.mesh),
-        results,
-        perf_counter() - start,
-        speed,
-    )
+    run = Run(name, Level(level), mesh, pattern, options, known_gaps, exclude)
+    results: list[Result] = []
+
+    def report(speed: Sequence[Speed] = (), planned: int = 0) -> Report:
+        return Report(
+            name,
+            run.target.engine.platform,
+            run.level,
+            repr(run.target.mesh),
+            results,
+            perf_counter() - start,
+            list(speed),
+            planned,
+        )
+
+    try:
+        for check in run.checks:
+            result = run(check)
+            results.append(result)
+            if tell is not None:
+                tell(result)
+            if stops and not result.is_good:
+                break
+        is_whole = not pattern and not exclude and not stops and run.level is not Level.smoke
+        return report(measure_speed(Target(name, mesh, options)) if is_whole else [])
+    except KeyboardInterrupt:
+        raise Interrupted(report(planned=len(run.checks))) from None
 
 
 class Run:
@@ -84,6 +106,7 @@ class Run:
         pattern: of ids.
         options: of the backend.
         known_gaps: reasons by id.
+        exclude: a pattern of ids that are left out.
 
     Raises:
         BackendError: the backend cannot be opened on one device.
@@ -98,12 +121,13 @@ class Run:
         pattern: str = "",
         options: Mapping[str, object] | None = None,
         known_gaps: Mapping[str, str] | None = None,
+        exclude: str = "",
     ) -> None:
         everything = list_checks()
         self.level, self.target = level, Target(name, mesh, options)
         self._gaps = {**find_declared_gaps(name), **(known_gaps or {})}
         check_gaps(self._gaps, everything)
-        self.checks = choose_checks(everything, level, pattern)
+        self.checks = choose_checks(everything, level, pattern, exclude)
         with checking():  # a backend that cannot be opened is one error, not a hundred results
             self.target.open()
 
@@ -114,14 +138,15 @@ class Run:
         return with_gap(result, find_gap(check, self._gaps))
 
 
-def choose_checks(checks: list[Check], level: Level, pattern: str = "") -> list[Check]:
-    """Return the checks of a level that have a pattern.
+def choose_checks(
+    checks: list[Check], level: Level, pattern: str = "", exclude: str = ""
+) -> list[Check]:
+    """Return the checks of a level that have a pattern, and not another one.
 
     Raises:
-        OptionError: none has it, or none of this level.
+        OptionError: none has it, none of this level, or all are left out.
     """
-    wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
-    chosen = [check for check in checks if fnmatchcase(check.id, wanted)]
+    chosen = [check for check in checks if _has(check, pattern)]
     if not chosen:
         hint = nearest(pattern, [check.name for check in checks])
         raise OptionError(f"-k '{pattern}' chooses no check{hint}; groups: {_list_groups(checks)}")
@@ -132,7 +157,18 @@ def choose_checks(checks: list[Check], level: Level, pattern: str = "") -> list[
             f"-k '{pattern}' chooses {len(chosen)} checks, none of level {level}; give --level "
             f"{least}"
         )
-    return found
+    kept = [check for check in found if not exclude or not _has(check, exclude)]
+    if not kept:
+        raise OptionError(
+            f"--exclude '{exclude}' leaves none of {len(found)} checks; choose others by -k"
+        )
+    return kept
+
+
+def _has(check: Check, pattern: str) -> bool:
+    """Return whether the id of a check has a pattern: some part of it, or all as in a shell."""
+    wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+    return fnmatchcase(check.id, wanted)
 
 
 def check_gaps(gaps: Mapping[str, str], checks: list[Check]) -> None:

@@ -17,33 +17,41 @@ from mithril.types import TensorType
 Arrays = Mapping[str, np.ndarray]
 
 
-def run_graph(engine: Engine, graph: Graph, values: Arrays) -> dict[str, np.ndarray]:
+def run_graph(
+    engine: Engine, graph: Graph, values: Arrays, then: Arrays | None = None
+) -> dict[str, np.ndarray]:
     """Run a graph on every device of an engine alike, and return what the first one makes.
 
     Args:
         engine: what runs it.
         graph: a local graph.
         values: of its inputs.
+        then: other values, with which it runs once more before results are read: they must stay.
     """
     mesh = engine.mesh
     entering = tuple(_replicate(mesh, value.name, value.type) for value in graph.inputs)
     leaving = tuple(_replicate(mesh, name, value.type) for name, value in graph.outputs.items())
-    made = run_program(engine, Program(mesh, graph, entering, leaving), values)
+    made = run_program(engine, Program(mesh, graph, entering, leaving), values, then)
     first = engine.local_devices[0]
     return {port.name: engine.shard(made[port.name], port.sharding, first) for port in leaving}
 
 
-def run_program(engine: Engine, program: Program, values: Arrays) -> dict[str, object]:
+def run_program(
+    engine: Engine, program: Program, values: Arrays, then: Arrays | None = None
+) -> dict[str, object]:
     """Run a program, and return the engine's handle of each output.
 
     Args:
         engine: what runs it.
         program: of the engine's mesh.
         values: whole arrays, of which each device is given its box.
+        then: other values, with which it runs once more.
     """
-    handles = [_put(engine, port, values[port.name]) for port in program.inputs]
-    made = check_executable(engine.name, "lower", engine.lower(program))(handles)
+    run = check_executable(engine.name, "lower", engine.lower(program))
+    made = run([_put(engine, port, values[port.name]) for port in program.inputs])
     check_outputs(engine, program, made)
+    if then is not None:
+        run([_put(engine, port, then[port.name]) for port in program.inputs])
     return {port.name: handle for port, handle in zip(program.outputs, made, strict=True)}
 
 

@@ -6,8 +6,8 @@ list, and refused by its name; it never takes others with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -40,21 +40,32 @@ class Entry:
 
 @cache
 def list_profiles() -> tuple[Entry, ...]:
-    """Return all profiles, sorted by name: those of this package first where names are equal."""
-    own = [HardwareFile(path, CORE) for path in sorted(FOLDER.glob("*.toml"))]
-    entries: dict[str, Entry] = {}
-    faulty: list[Entry] = []
-    for file in [*own, *find_hardware_files()]:
-        entry = _judge(file)
-        taken = entries.get(entry.name)
-        if taken is None and not file.fault:
-            entries[entry.name] = entry
-        elif taken is None:
-            faulty.append(entry)
-        else:
-            fault = f"its name is also claimed by {taken.package}, whose profile is used"
-            faulty.append(Entry(entry.name, entry.package, None, fault))
-    return tuple(sorted([*entries.values(), *faulty], key=lambda entry: entry.name))
+    """Return all profiles, sorted by name: those of this package first where names are equal.
+
+    A name that several plugins claim means none of theirs: nobody chooses in silence.
+    """
+    own = [_judge(HardwareFile(path, CORE)) for path in sorted(FOLDER.glob("*.toml"))]
+    taken = {entry.name for entry in own}
+    offered = list(map(_judge, find_hardware_files()))
+    found = [_refuse_shared(entry, offered) if entry.name not in taken else _refuse_core(entry)
+             for entry in offered]  # fmt: skip
+    return tuple(sorted([*own, *found], key=lambda entry: entry.name))
+
+
+def _refuse_core(entry: Entry) -> Entry:
+    fault = f"its name is also claimed by {CORE}, whose profile is used"
+    return replace(entry, profile=None, fault=entry.fault or fault)
+
+
+def _refuse_shared(entry: Entry, offered: Sequence[Entry]) -> Entry:
+    """Return a profile without its figures if another plugin brings one of its name."""
+    others = [e for e in offered if e.name == entry.name and e is not entry and not e.error]
+    if entry.fault or not others:
+        return entry
+    claimed = listing(dict.fromkeys(other.package for other in others))
+    return replace(
+        entry, profile=None, fault=f"its name is also claimed by {claimed}; none is used"
+    )
 
 
 def find_profile(name: str) -> Profile:
@@ -68,6 +79,12 @@ def find_profile(name: str) -> Profile:
     for entry in named:
         if entry.profile is not None:
             return entry.profile
+    if named and all("none is used" in entry.fault for entry in named):
+        origins = listing(entry.package for entry in named)
+        raise OptionError(
+            f"hardware profile '{name}' is claimed by {origins}; remove one of them, or give the "
+            f"path of a file"
+        )
     for entry in named:
         raise OptionError(
             f"hardware profile '{name}' of {entry.package} is broken; {entry.fault}; mend or "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from mithril import ops
@@ -74,14 +75,14 @@ def sigmoid(op: ops.Sigmoid, types: Types, xp: ArrayNamespace) -> Run:
     return run
 
 
-@kernel(ops.Floor, ops.Ceil, ops.Round, ops.Trunc)
-def rounding(op: ops.Rounding, types: Types, xp: ArrayNamespace) -> Run:
+def rounding(function: str, op: ops.Rounding, types: Types, xp: ArrayNamespace) -> Run:
     """The step function; whole numbers as they are."""
-    if types[0].dtype.is_integer:
-        return lambda x: x
-    steps = {"floor": xp.floor, "ceil": xp.ceil, "round": xp.round, "trunc": xp.trunc}
-    run: Run = steps[op.name]
-    return run
+    run: Run = getattr(xp, function)
+    return (lambda x: x) if types[0].dtype.is_integer else run
+
+
+for op_class in (ops.Floor, ops.Ceil, ops.Round, ops.Trunc):
+    kernel(op_class)(partial(rounding, op_class.name))
 
 
 @kernel(ops.Power)

@@ -18,12 +18,17 @@ from mithril.types import DType
 
 Function = Callable[..., Any]
 
-EXTENSIONS = dict.fromkeys(
-    ("cholesky", "det", "eigh", "inv", "qr", "solve", "svd", "triangular_solve"), "linalg"
-)
+FACTORISATIONS = {
+    "cholesky": "cholesky", "det": "det", "eigh": "eigh", "inv": "inv", "qr": "qr",
+    "solve": "solve", "svd": "svd", "triangular_solve": "solve",
+}  # fmt: skip
+"""By op: the function of the extension `linalg` that its kernel calls."""
+
+EXTENSIONS = dict.fromkeys(FACTORISATIONS, "linalg")
 """Ops whose kernels need an extension of the standard, and which: it has no factorisations itself.
 
-A library without the extension has no such kernels, and a plan with such an op is refused.
+A library without it, or without the function there, has no such kernels, and a plan with such an op
+is refused.
 """
 
 
@@ -147,8 +152,3 @@ def widen(dtype: DType) -> DType:
     (<DType.float32: 'float32'>, <DType.int16: 'int16'>)
     """
     return DType.float32 if dtype.is_float and dtype.itemsize == 2 else dtype
-
-
-def has_extension(xp: ArrayNamespace, name: str) -> bool:
-    """Return whether a namespace has an extension of the standard, such as `linalg`."""
-    return hasattr(xp, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from mithril import ops
@@ -35,20 +36,27 @@ def _add_up(reduce: Run, op: ops.Sum | ops.Prod, types: Types, xp: ArrayNamespac
     return run
 
 
-@kernel(ops.Max, ops.Min, ops.AnyTrue, ops.AllTrue)
-def along_axes(op: ops.Reduction, types: Types, xp: ArrayNamespace) -> Run:
+def along_axes(function: str, op: ops.Reduction, types: Types, xp: ArrayNamespace) -> Run:
     """The namespace's own."""
-    known = {"max": xp.max, "min": xp.min, "any": xp.any, "all": xp.all}
-    reduce, axes, keepdims = known[op.name], op.axes, op.keepdims
+    reduce, axes, keepdims = getattr(xp, function), op.axes, op.keepdims
     return lambda x: reduce(x, axis=axes, keepdims=keepdims)
 
 
-@kernel(ops.Argmax, ops.Argmin)
-def arg_extremum(op: ops.ArgExtremum, types: Types, xp: ArrayNamespace) -> Run:
+for op_class, name in {
+    ops.Max: "max", ops.Min: "min", ops.AnyTrue: "any", ops.AllTrue: "all"
+}.items():  # fmt: skip
+    kernel(op_class)(partial(along_axes, name))
+
+
+def arg_extremum(function: str, op: ops.ArgExtremum, types: Types, xp: ArrayNamespace) -> Run:
     """The index of the first extreme element."""
-    find, axis = xp.argmax if op.name == "argmax" else xp.argmin, op.axis
+    find, axis = getattr(xp, function), op.axis
     int32 = dtype_in(xp, DType.int32)
     return lambda x: xp.astype(find(x, axis=axis), int32, copy=False)
+
+
+kernel(ops.Argmax)(partial(arg_extremum, "argmax"))
+kernel(ops.Argmin)(partial(arg_extremum, "argmin"))
 
 
 @kernel(ops.Cumsum, ops.Cumprod)

@@ -13,7 +13,8 @@ from mithril.engine.kernel_table import (
     Types,
     on_namespace,
 )
-from mithril.engine.standard.namespace import EXTENSIONS, ArrayNamespace, has_extension
+from mithril.engine.standard.namespace import EXTENSIONS, FACTORISATIONS, ArrayNamespace
+from mithril.engine.standard.needs import functions_in
 from mithril.ir import Op
 
 SHARED_KERNELS: KernelTable[NamespaceKernel] = KernelTable()
@@ -32,10 +33,37 @@ def _take(function: str, op: object, types: Types, xp: ArrayNamespace) -> Run:
     return run
 
 
+def function_of(name: str) -> str:
+    """Return the function of a namespace that the shared kernel of an op is; empty if it is none.
+
+    >>> function_of("arctan"), function_of("take")
+    ('atan', '')
+    """
+    factory = SHARED_KERNELS.get(name)
+    if isinstance(factory, partial) and factory.func is _take:
+        return str(factory.args[0])
+    return ""
+
+
+def list_lacking(name: str, factory: NamespaceKernel, xp: object) -> list[str]:
+    """Return the functions that a shared kernel calls and a namespace lacks.
+
+    >>> from types import SimpleNamespace
+    >>> list_lacking("inv", SHARED_KERNELS["inv"], SimpleNamespace(astype=1, linalg=None))
+    ['linalg.inv']
+    """
+    lacking = [function for function in functions_in(factory) if not hasattr(xp, function)]
+    if name in EXTENSIONS:
+        extension, function = EXTENSIONS[name], FACTORISATIONS[name]
+        if not hasattr(getattr(xp, extension, None), function):
+            lacking.append(f"{extension}.{function}")
+    return sorted(lacking)
+
+
 def bind_namespace(xp: ArrayNamespace) -> dict[str, Kernel]:
     """Return the shared kernels on an array namespace, by op name.
 
-    Those that need an extension of the standard are left out where the namespace has none.
+    Those that call a function which the namespace lacks, or its extension, are left out.
 
     Args:
         xp: the namespace, such as the module `numpy`; `ArrayNamespace` says what it has to have.
@@ -48,6 +76,6 @@ def bind_namespace(xp: ArrayNamespace) -> dict[str, Kernel]:
     found = {
         name: factory
         for name, factory in SHARED_KERNELS.items()
-        if name not in EXTENSIONS or has_extension(xp, EXTENSIONS[name])
+        if not list_lacking(name, factory, xp)
     }
     return on_namespace(found, xp)

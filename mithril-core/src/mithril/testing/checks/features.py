@@ -15,7 +15,7 @@ from mithril.engine import Engine
 from mithril.errors import MithrilError
 from mithril.optim import adamw
 from mithril.testing.arrays import floats
-from mithril.testing.check import Check, Mismatch, Missing, Outcome
+from mithril.testing.check import Check, Mismatch, Missing, Outcome, Status
 from mithril.testing.checks.models import EXAMPLES, compare, prepare_step
 from mithril.testing.compare import describe_difference
 from mithril.testing.levels import Level
@@ -30,7 +30,8 @@ def list_feature_checks() -> Iterator[Check]:
     """Yield the checks of features."""
     for name, (run, devices) in CHECKS.items():
         group, _, own = name.partition("/")
-        yield Check(group, own, run, Level.basic, devices)
+        level = Level.smoke if run is check_transfer else Level.basic
+        yield Check(group, own, run, level, devices)
 
 
 def _f32(x: np.ndarray) -> np.ndarray:
@@ -118,6 +119,25 @@ def check_stages(target: Target, level: Level, *, is_loop: bool = False) -> Outc
 
     compare(run(backend), run(open_oracle()))
     return Outcome(note=f"{count} stages, micro-batches of 2 of {BATCH}")
+
+
+def check_transfer(target: Target, level: Level) -> Outcome:
+    """Compare two layers on two devices, between which a value goes, with NumPy."""
+    backend = target.open_all()
+    if type(backend.engine).part is Engine.part:
+        return Outcome(Status.skipped, "the engine knows no parts of its mesh; see stages")
+
+    def run(on: ml.Backend) -> Arrays:
+        model = ml.Model()
+        model |= ml.Linear(12, name="up", device_id=0)(input="input", output="h")
+        model += ml.Linear(4, name="down", device_id=on.mesh.size - 1)(output="output")
+        compiled = ml.compile(model, on, shapes={"input": X.shape})
+        params, slope = compiled.randomize_params(seed=1), np.ones((BATCH, 4), np.float32)
+        outputs, gradients = compiled.evaluate(params, {"input": X}, {"output": slope})
+        return {name: x.numpy() for name, x in {**outputs, **gradients}.items()}
+
+    compare(run(backend), run(open_oracle()))
+    return Outcome(note=f"from device 0 to {backend.mesh.size - 1}, and back")
 
 
 # ------------------------------------------------------------------ training
@@ -241,6 +261,7 @@ CHECKS: dict[str, tuple[Callable[[Target, Level], Outcome], int]] = {
     "loops/Repeat": (check_repeat, 2),
     "loops/scan": (check_scan, 1),
     "loops/scan backwards": (partial(check_scan, reverse=True), 1),
+    "stages/a transfer": (check_transfer, 2),
     "stages/two": (check_stages, 2),
     "stages/with a loop": (partial(check_stages, is_loop=True), 2),
     "training/AdamW": (check_training, 2),
