@@ -40,6 +40,10 @@ class Operand(Methods):
     def _constant(self, value: Scalar, dtype: DType) -> Self:
         raise NotImplementedError
 
+    def _number(self, value: Scalar, dtype: DType) -> Self:
+        """Return a number that an op is applied to; unlike a constant, it is never a result."""
+        return self._constant(value, dtype)
+
     def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
         """Return an operand of another kind as one of this kind, None if that cannot be."""
         return None

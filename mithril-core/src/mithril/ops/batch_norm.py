@@ -123,7 +123,9 @@ class ChannelMoments(Op):
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         x, over = _dims(inputs[0])
-        return replace(Rule.parse(f"{x} -> c, c", inputs, outputs), special=frozenset(over))
+        exchanged = frozenset(over)
+        rule = Rule.parse(f"{x} -> c, c", inputs, outputs)
+        return replace(rule, special=exchanged, completed=exchanged)
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(4 * inputs[0].size, super().cost(inputs, outputs).bytes)

@@ -281,7 +281,7 @@ def _scalar(like: Any, value: object, dtype: DType) -> Any:
             f"cannot compute with {kind_of(value)} here; pass a Python number or an array of "
             f"the same backend, such as backend.array(…)"
         )
-    return like._constant(value, dtype)
+    return like._number(value, dtype)
 
 
 def floating(*operands: Any) -> tuple[Any, ...]:

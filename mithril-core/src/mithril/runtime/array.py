@@ -83,7 +83,7 @@ class ArrayBackend(Protocol):
         """Return an array filled with a value."""
 
     def constant(self, value: Scalar, dtype: DType) -> Array:
-        """Return a number as an array, the same one for the same number."""
+        """Return a number that ops are applied to, the same array for the same number."""
 
     def place(
         self, type: TensorType, sharding: Sharding, produce: Produce, *, is_placed: bool = True
@@ -367,6 +367,9 @@ class Array(Operand):
         return self.backend.run(op, operands)
 
     def _constant(self, value: Scalar, dtype: DType) -> Array:
+        return self.backend.full((), value, dtype=dtype)
+
+    def _number(self, value: Scalar, dtype: DType) -> Array:
         return self.kind.backend.constant(value, dtype)
 
     def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
