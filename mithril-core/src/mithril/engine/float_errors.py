@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 
-class _Slowly:
+class _ByErrstate:
     """Sets what `np.errstate` does by means of it: for a NumPy that keeps it elsewhere."""
 
     def set(self, value: object) -> Any:
@@ -26,13 +26,13 @@ class _Slowly:
         token.__exit__(None, None, None)
 
 
-def find_variable() -> tuple[ContextVar[Any] | _Slowly, Any]:
+def find_variable() -> tuple[ContextVar[Any] | _ByErrstate, Any]:
     """Return what NumPy keeps its handling of float errors in, and its value for silence."""
     changed = copy_context()
     changed.run(np.seterr, all="ignore")
     before = copy_context()
     found = [(x, value) for x, value in changed.items() if before.get(x) is not value]
-    return found[0] if len(found) == 1 else (_Slowly(), None)
+    return found[0] if len(found) == 1 else (_ByErrstate(), None)
 
 
 FLOAT_ERRORS, SILENCE = find_variable()
