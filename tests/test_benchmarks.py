@@ -15,6 +15,7 @@ from benchmarks import (
     gpt_by_hand,
     numpy_gpt,
     numpy_mlp,
+    overheads,
     planning,
     prediction_time,
     profiling,
@@ -194,3 +195,14 @@ def test_the_search_finds_what_the_integer_program_does(
     twice = 2 * problem.answer.cost
     dearer = replace(problem, answer=replace(problem.answer, cost=twice, bound=twice))
     assert not search.compare_with_program("one", dearer, 60.0)
+
+
+def test_both_sides_of_overheads_agree_and_eager_functions_run():
+    backend = ml.NumpyBackend()
+    functions = {**overheads.contestants(backend), **overheads.eager(backend)}
+    cases = [
+        side + name for name in overheads.DEPTHS for side in (overheads.OURS, overheads.THEIRS)
+    ]
+    assert [*functions] == [*cases, *overheads.EAGER]
+    times = interleave(functions, 1, warm_up=0)
+    assert all(len(samples) == 1 for samples in times.values())
