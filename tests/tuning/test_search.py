@@ -312,7 +312,7 @@ def test_a_plan_corrects_the_estimates_of_its_kind() -> None:
         for candidate in (one, *others)
         if candidate.price is not None and _name_kind(candidate.config) == kind
     ]
-    found = search.calibration.correct(one.config, one.estimate)
+    found = search.correction.apply(one.config, one.estimate)
     assert found.seconds / one.estimate.seconds == pytest.approx(geometric_mean(ratios))
     assert found.least_seconds == one.estimate.least_seconds
 
