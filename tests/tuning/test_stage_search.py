@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mithril.runtime.balancing import cut as cutting
-from mithril.runtime.balancing.cut import Unit, bound_slowest, cut_optimally
+from mithril.runtime.balancing.cut import Unit, cut_optimally, find_least_time
 
 from tests.tolerances import TOLERANCE
 from tests.tuning.models import make_deep
@@ -50,7 +50,7 @@ def test_the_slowest_stage_is_the_least_of_all_cuts(seconds: list[int], stages: 
     ways = combinations(range(1, len(seconds)), stages - 1)
     edges = ([0, *inner, len(seconds)] for inner in ways)
     best = min(max(sum(seconds[a:b]) for a, b in pairwise(e)) for e in edges)
-    assert found.slowest == best == bound_slowest(units, stages, found)
+    assert found.slowest == best == find_least_time(units, stages, found)
 
 
 def test_where_not_all_cuts_of_loops_are_tried_the_bound_is_a_share(
@@ -60,7 +60,7 @@ def test_where_not_all_cuts_of_loops_are_tried_the_bound_is_a_share(
     monkeypatch.setattr(cutting, "MOST_CUTS", 1)
     found = cut_optimally(units, 2)
     assert found.slowest == 6.0
-    assert bound_slowest(units, 2, found) == 5.0
+    assert find_least_time(units, 2, found) == 5.0
 
 
 def test_parameters_of_a_stage_keep_to_the_memory() -> None:

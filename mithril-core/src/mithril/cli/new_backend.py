@@ -44,11 +44,13 @@ class Kind(NamedTuple):
 
     Args:
         module: what is imported.
+        namespace: what shared kernels call.
         library: what a text calls it.
         requires: distributions that it needs, the framework first.
     """
 
     module: str
+    namespace: str
     library: str
     requires: tuple[str, ...]
 
@@ -59,8 +61,12 @@ HINT = """
 """
 
 KINDS = {
-    "array-api": Kind("array_api_compat.numpy", "NumPy", ("numpy>=2.0", "array-api-compat>=1.9")),
-    "torch-like": Kind("torch", "PyTorch", ("torch>=2.4", "array-api-compat>=1.9")),
+    "array-api": Kind(
+        *("array_api_compat.numpy",) * 2, "NumPy", ("numpy>=2.0", "array-api-compat>=1.9")
+    ),
+    "torch-like": Kind(
+        "torch", "array_api_compat.torch", "PyTorch", ("torch>=2.4", "array-api-compat>=1.9")
+    ),
 }
 """By `--on`: a library with the Python array API, or one that has an adapter to it."""
 
@@ -158,9 +164,9 @@ def _describe(name: str, kind: Kind, module: str) -> dict[str, str]:
     """Return what stands in the places of the templates."""
     if module and module != kind.module:
         library = module.partition(".")[0]
-        kind = Kind(module, library, (library.replace("_", "-"),))
+        kind = Kind(module, module, library, (library.replace("_", "-"),))
     quoted = [f'"{requirement}"' for requirement in kind.requires]
-    package, lacking = f"mithril_{name.replace('-', '_')}", find_lacking(kind.module)
+    package, lacking = f"mithril_{name.replace('-', '_')}", find_lacking(kind.namespace)
     imports = ["import numpy as np", *([] if lacking else [f"import {kind.module} as xp"])]
     own = f"\n\nfrom {package} import xp" if lacking else ""
     return {

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from mithril.spi import Types, ops
 
-from mithril_torch.kernels.table import kernel
+from mithril_torch.kernels.table import kernel, same
+from mithril_torch.program.image_layout import LayOut
 
 DIMENSIONS = 3
 """How many spatial dimensions PyTorch's kernels take at most."""
+
+
+same({LayOut: "images({0})"})
 
 
 @kernel(ops.Convolution)
@@ -31,7 +35,7 @@ def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> str:
     (result,) = op.infer(types)
     outer, _ = _split(op.padding)
     whole = [n + before + after for n, (before, after) in zip(op.size, outer, strict=True)]
-    x = f"{{0}}.new_empty({[*result.shape[:2], *whole]})"
+    x = f"blank({{0}}, {[*result.shape[:2], *whole]})"
     text = f"{_backward(op, '{0}', x, '{1}', 0, _is_narrow(types))}[0]"
     if whole == list(op.size):
         return text
@@ -46,7 +50,7 @@ def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> str:
         return f"convolve_windows_weight_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
     (result,) = op.infer(types)
     outer, _ = _split(op.padding)
-    w = f"{{0}}.new_empty({list(result.shape)})"
+    w = f"blank({{0}}, {list(result.shape)})"
     return f"{_backward(op, '{1}', _pad('{0}', outer), w, 1, _is_narrow(types))}[1]"
 
 

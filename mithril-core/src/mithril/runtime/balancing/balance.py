@@ -59,6 +59,14 @@ class Job:
     pipeline: PipelineOptions
     inference: bool
 
+    def require_shapes(self, option: str) -> None:
+        """Raise an OptionError if sizes of inputs are not given, which an option needs."""
+        if self.shapes is None:
+            raise OptionError(
+                f"{option} has to know how long layers take, and therefore the sizes of inputs; "
+                f"give shapes= to compile()"
+            )
+
     @property
     def axis(self) -> str:
         """The mesh axis that stages go along; empty where there is none."""
@@ -112,11 +120,7 @@ def balance_stages(
     if reason:
         return model, (f"{OPTION}=True changes nothing: {reason}",)
     assert isinstance(model, Composition)  # find_reason names lone layers
-    if job.shapes is None:
-        raise OptionError(
-            f"{OPTION}=True has to know how long layers take, and therefore the sizes of inputs; "
-            f"give shapes= to compile()"
-        )
+    job.require_shapes(f"{OPTION}=True")
     stages = job.backend.mesh.sizes[axis]
     costs = price_layers(model, balancing, job)
     units = list_units(model, costs, stages)

@@ -103,7 +103,7 @@ def cut_optimally(units: Sequence[Unit], stages: int, memory: float = math.inf) 
     return _choose(found, units, stages, memory)
 
 
-def bound_slowest(units: Sequence[Unit], stages: int, found: Cut) -> float:
+def find_least_time(units: Sequence[Unit], stages: int, found: Cut) -> float:
     """Return seconds below which the slowest stage of no cut is.
 
     Where all ways to cut loops were tried, that is what the best cut takes; otherwise the share of
@@ -228,4 +228,4 @@ def _fill(units: Sequence[Unit], stages: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-__all__ = ["UNFIT", "Cut", "Unit", "bound_slowest", "cut_greedily", "cut_optimally"]
+__all__ = ["UNFIT", "Cut", "Unit", "cut_greedily", "cut_optimally", "find_least_time"]

@@ -15,7 +15,7 @@ from mithril.models.composition import Composition
 from mithril.models.layer import Layer
 from mithril.plan.search import PICOSECONDS, SearchResult
 from mithril.runtime.balancing.balance import Balancing, Job, find_reason, price_layers
-from mithril.runtime.balancing.cut import Cut, bound_slowest, cut_optimally
+from mithril.runtime.balancing.cut import Cut, cut_optimally, find_least_time
 from mithril.runtime.balancing.units import list_units
 from mithril.runtime.strategy.apply import set_stages
 from mithril.sharding import Search
@@ -46,15 +46,11 @@ def search_stages(
     reason = find_reason(model, axis)
     if reason or not isinstance(model, Composition):
         raise OptionError(f"{SPACE} finds no stages: {reason}; use another space")
-    if job.shapes is None:
-        raise OptionError(
-            f"{SPACE} has to know how long layers take, and therefore the sizes of inputs; give "
-            f"shapes= to compile()"
-        )
+    job.require_shapes(SPACE)
     stages = job.backend.mesh.sizes[axis]
     units = list_units(model, price_layers(model, PREDICTED, job), stages)
     cut = cut_optimally(units, stages, math.inf if search.memory is None else search.memory)
-    bound = bound_slowest(units, stages, cut)
+    bound = find_least_time(units, stages, cut)
     ways = math.log10(math.comb(len(cut.units) - 1, stages - 1))
     found = SearchResult(
         search.objective,
