@@ -58,13 +58,14 @@ bench: $(VENV)/.ready
 	$(VENV)/bin/python -m benchmarks.planning
 	$(VENV)/bin/python -m benchmarks.planning_steps
 	$(VENV)/bin/python benchmarks/resharding.py
+	$(VENV)/bin/python -m benchmarks.overheads
 
 # The same against JAX by hand; goes on where a limit is broken, and fails in the end.
 bench-jax: $(VENV)/.ready
 	@failed=0; for run in "mlp --devices 1" "mlp --devices 8" "gpt --devices 1" "gpt --devices 8" depth \
 		placement moe "moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.jax_$$run || failed=1; \
-	done; for run in training stage_memory decoding adamw "adamw --model llama"; do \
+	done; for run in training stage_memory decoding overheads adamw "adamw --model llama"; do \
 		$(VENV)/bin/python -m benchmarks.$$run --backend jax || failed=1; \
 	done; exit $$failed
 
@@ -74,7 +75,7 @@ bench-torch: $(VENV)/.ready
 		"gpt --width 64 --ranks 4" "gpt --ranks 4" "pipeline --width 64" pipeline pool moe \
 		"moe --dropless"; do \
 		$(VENV)/bin/python -m benchmarks.torch_$$run || failed=1; \
-	done; for run in training "training --ranks 2" stage_memory decoding adamw "adamw --model llama"; do \
+	done; for run in training "training --ranks 2" stage_memory decoding overheads adamw "adamw --model llama"; do \
 		$(VENV)/bin/python -m benchmarks.$$run --backend torch || failed=1; \
 	done; exit $$failed
 
@@ -83,7 +84,7 @@ bench-mlx: $(VENV)/.ready
 	@failed=0; for run in mlp "mlp --sizes 784,512,256,10 --batch 128" "gpt --width 64" gpt \
 		"gpt --width 64 --ranks 2" "gpt --ranks 2"; do \
 		$(VENV)/bin/python -m benchmarks.mlx_$$run || failed=1; \
-	done; for run in adamw "adamw --model llama"; do \
+	done; for run in overheads adamw "adamw --model llama"; do \
 		$(VENV)/bin/python -m benchmarks.$$run --backend mlx || failed=1; \
 	done; exit $$failed
 

@@ -167,18 +167,36 @@ def llama_loss(
     return cross_entropy(rms_norm(params, "norm", x) @ params["head.weight"].T, target)
 
 
+def same(x: jax.Array) -> jax.Array:
+    """Return x: where a device has whole layers, nothing is summed."""
+    return x
+
+
 def llama_block(
-    params: Params, name: str, x: jax.Array, heads: int, constrain: Constrain
-) -> jax.Array:
+    params: Params, name: str, x: jax.Array, heads: int, constrain: Constrain,
+    enter: Callable[[jax.Array], jax.Array] = same, leave: Callable[[jax.Array], jax.Array] = same,
+) -> jax.Array:  # fmt: skip
+    """Return what a block makes of x.
+
+    Args:
+        params: with those of the block; of split layers perhaps only a device's part.
+        name: of the block.
+        x: `[batch, sequence, width]`.
+        heads: how many heads of queries there are in all.
+        constrain: lays activations out.
+        enter: what activations pass where parts of layers begin.
+        leave: likewise, where they end.
+    """
     whole, hidden = P("data", None, None), P("data", None, "tensor")
-    seen = grouped_attention(
-        params, f"{name}.attn", rms_norm(params, f"{name}.norm1", x), heads, constrain
+    normed = enter(rms_norm(params, f"{name}.norm1", x))
+    x = constrain(
+        x + leave(grouped_attention(params, f"{name}.attn", normed, heads, constrain)), whole
     )
-    x = constrain(x + seen, whole)
-    normed = rms_norm(params, f"{name}.norm2", x)
+    normed = enter(rms_norm(params, f"{name}.norm2", x))
     gate = constrain(normed @ params[f"{name}.mlp.gate.weight"].T, hidden)
     up = constrain(normed @ params[f"{name}.mlp.up.weight"].T, hidden)
-    return constrain(x + (jax.nn.silu(gate) * up) @ params[f"{name}.mlp.down.weight"].T, whole)
+    down = leave((jax.nn.silu(gate) * up) @ params[f"{name}.mlp.down.weight"].T)
+    return constrain(x + down, whole)
 
 
 def grouped_attention(
@@ -195,7 +213,7 @@ def grouped_attention(
     scores = jnp.einsum("bskgd,btkd->bkgst", q, k) / math.sqrt(size)
     seen = jnp.tril(jnp.ones((length, length), bool))
     weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-    mixed = jnp.einsum("bkgst,btkd->bskgd", weights, v).reshape(batch, length, width)
+    mixed = jnp.einsum("bkgst,btkd->bskgd", weights, v).reshape(batch, length, -1)
     return constrain(mixed, P("data", None, "tensor")) @ params[f"{name}.o.weight"].T
 
 

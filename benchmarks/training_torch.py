@@ -153,9 +153,11 @@ def mean_of(step: Callable[[], Any], ranks: int) -> Callable[[], float]:
 # ------------------------------------------------------------------ memory
 
 
-def peak_of(step: Callable[[], object], held: Callable[[], Iterable[torch.Tensor]]) -> int:
+def peak_of(
+    step: Callable[[], object], held: Callable[[], Iterable[torch.Tensor]], runs: int = RUNS
+) -> int:
     """Return the most bytes that the fullest rank has while a step runs; see `count_peak`."""
-    most = torch.tensor(count_peak(step, held, RUNS))
+    most = torch.tensor(count_peak(step, held, runs))
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return int(most)
 

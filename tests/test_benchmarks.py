@@ -19,6 +19,7 @@ from benchmarks import (
     planning,
     prediction_time,
     profiling,
+    recompute_llama,
     search,
 )
 from benchmarks.harness import Estimate, Limit, estimate, interleave, ratio, report
@@ -132,6 +133,27 @@ def test_both_sides_of_the_gpt_agree():
     numpy_gpt.contestants(sizes, vocabulary=7)
 
 
+def test_both_sides_of_tiny_layers_agree_and_eager_functions_run():
+    backend = ml.NumpyBackend()
+    sides = overheads.contestants(backend)
+    assert [*sides] == [
+        f"{side}{case}" for case in overheads.DEPTHS for side in ("mithril, ", "by hand, ")
+    ]
+    functions = overheads.eager(backend)
+    found = {name: function().numpy()[0, 0] for name, function in functions.items()}
+    assert found == {"x + x": 2, "x * 2.0": 2, "x @ x": overheads.SIDE}
+    assert overheads.in_microseconds([1e-6, 2e-6, 3e-6]).median == pytest.approx(2)
+
+
+def test_layers_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):
+    half = overheads.with_numpy
+    monkeypatch.setitem(
+        overheads.BY_HAND, "numpy", lambda case: lambda: [x / 2 for x in half(case)()]
+    )
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        overheads.contestants(ml.NumpyBackend())
+
+
 def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gpt_by_hand, "EPSILON", np.float32(0.1))
     sizes = Sizes(layers=1, width=8, heads=2, hidden=12, context=5, batch=3)
@@ -197,12 +219,17 @@ def test_the_search_finds_what_the_integer_program_does(
     assert not search.compare_with_program("one", dearer, 60.0)
 
 
-def test_both_sides_of_overheads_agree_and_eager_functions_run():
-    backend = ml.NumpyBackend()
-    functions = {**overheads.contestants(backend), **overheads.eager(backend)}
-    cases = [
-        side + name for name in overheads.DEPTHS for side in (overheads.OURS, overheads.THEIRS)
-    ]
-    assert [*functions] == [*cases, *overheads.EAGER]
-    times = interleave(functions, 1, warm_up=0)
-    assert all(len(samples) == 1 for samples in times.values())
+def test_a_budget_is_held_against_what_is_by_hand():
+    found = {
+        "everything kept": [1.0], "every layer again": [2.0], "by hand": [2.0], "budget": [1.5],
+        "peak bytes of everything kept": [200.0], "peak bytes of every layer again": [80.0],
+        "peak bytes of by hand": [75.0], "peak bytes of budget": [90.0],
+        "bytes allowed to budget": [80.0],
+    }  # fmt: skip
+    limits = {limit.what: limit for limit in recompute_llama.limits(found)}
+    assert limits["time of budget to by hand"].is_met
+    assert not limits["measured peak to budget"].is_met
+    assert limits["budget to the peak without"].is_met
+    assert limits["peak of budget to by hand"].estimate.median == 1.2
+    del found["by hand"]  # a fraction was asked for
+    assert [limit.what for limit in recompute_llama.limits(found)] == [*limits][:2]

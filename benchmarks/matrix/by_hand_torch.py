@@ -137,6 +137,20 @@ class Vit(nn.Module):
 # ------------------------------------------------------------------ ResNet
 
 
+class Shortcut(nn.Conv2d):
+    """A 1×1 convolution with a stride.
+
+    With PyTorch 2.13, oneDNN writes past the end of its weight's gradient where channels lie last,
+    so what it skips is skipped before.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.is_contiguous():
+            return super().forward(x)
+        down, right = self.stride
+        return functional.conv2d(x[:, :, ::down, ::right], self.weight)
+
+
 class ResNet(nn.Module):
     def __init__(self, s: Sizes) -> None:
         super().__init__()
@@ -148,7 +162,8 @@ class ResNet(nn.Module):
             shapes = {"conv1": (before, after, 3, stride), "conv2": (after, after, 3, 1)}
             shapes |= {"short_conv": (before, after, 1, stride)} if before != after else {}
             for part, (inner, outer, kernel, step) in shapes.items():
-                made = nn.Conv2d(inner, outer, kernel, step, kernel // 2, bias=False)
+                kind = Shortcut if part == "short_conv" else nn.Conv2d
+                made = kind(inner, outer, kernel, step, kernel // 2, bias=False)
                 self.add_module(f"{name}_{part}", made)
         self.head = nn.Linear(self._blocks[-1][2], s["classes"])
 

@@ -18,11 +18,13 @@ from benchmarks import (
     jax_moe,
     jax_placement,
     jax_sides,
+    overheads,
+    recompute_llama_jax,
     training_jax,
 )
 from benchmarks.harness import Limit
 from benchmarks.moe import MoeSizes
-from benchmarks.training_cases import Case
+from benchmarks.training_cases import Case, Ours, check
 
 SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=8)
 VOCABULARY = 7
@@ -42,6 +44,13 @@ def test_both_sides_of_the_gpt_agree(mesh: ml.Mesh):
     assert len(query.sharding.device_set) == mesh.size
     assert query.addressable_shards[0].data.shape == (8 // mesh.sizes.get("tensor", 1), 8)
     assert by_hand.arguments[0]["block0.attn.q.weight"].sharding.is_equivalent_to(query.sharding, 2)
+
+
+def test_both_sides_of_tiny_layers_agree_and_eager_functions_run():
+    backend = ml.open_backend("jax")
+    assert len(overheads.contestants(backend)) == 2 * len(overheads.DEPTHS)
+    for function in overheads.eager(backend).values():
+        function()
 
 
 def test_both_sides_of_the_mlp_agree(mesh: ml.Mesh):
@@ -145,3 +154,43 @@ def test_sides_of_training_agree(key_heads: int):
     sizes = Sizes(layers=2, width=16, heads=4, hidden=12, context=4, batch=8)
     case = Case(sizes, 7, key_heads)
     assert "mithril" in next(iter(training_jax.contestants(case, 8)))
+
+
+@pytest.mark.parametrize("microbatch", [1, 2])
+def test_a_pipeline_by_hand_makes_the_same_steps(microbatch: int):
+    sizes = Sizes(layers=4, width=16, heads=4, hidden=12, context=4, batch=8)
+    case, mesh = Case(sizes, 8, key_heads=2), ml.Mesh(pipeline=2, data=2, tensor=2)
+    assert ml.JaxBackend(mesh).mesh.size == len(jax.devices())
+    ours = Ours(ml.NumpyBackend(), case)
+    by_hand = recompute_llama_jax.make_by_hand(case, ours.parameters(), mesh, microbatch)
+    check(ours.loss, by_hand.loss, "by hand")
+    assert by_hand.peak() > 0
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 5])
+def test_ticks_of_two_stages_are_those_of_1f1b(microbatches: int):
+    """What a stage takes comes before it is used, and lies there until then."""
+    ticks = recompute_llama_jax.make_ticks(microbatches)
+    forward, backward = recompute_llama_jax.FORWARD, recompute_llama_jax.BACKWARD
+    done: list[tuple[int, int, int]] = []
+    inbox: list[object] = [None, None]
+    for work, on, takes in zip(*ticks.values(), strict=True):
+        has: list[object] = [None, None]
+        for stage in (0, 1):
+            one = (int(work[stage]), int(on[stage]))
+            if one[0] == forward and stage == 1:
+                assert inbox[1] == (forward, one[1])
+            if one[0] == backward:
+                assert (stage, forward, one[1]) in done
+                assert stage == 1 or inbox[0] == (backward, one[1])
+            if one[0]:
+                has[stage] = one
+                done.append((stage, *one))
+            kept = [
+                sum(k == kind for s, k, _ in done if s == stage) for kind in (forward, backward)
+            ]
+            assert kept[0] - kept[1] <= 2
+        for stage in (0, 1):
+            if takes[stage]:
+                inbox[stage] = has[1 - stage]
+    assert len(done) == len({*done}) == 4 * microbatches

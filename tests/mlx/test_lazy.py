@@ -47,13 +47,15 @@ def test_functions_at_their_edges() -> None:
     assert list(result(ops.Erf(), np.array([-9, 9], np.float32))) == [-1.0, 1.0]
 
 
-@pytest.mark.parametrize(("layers", "jit"), [(30, False), (30, True), (8, False)])
+@pytest.mark.parametrize(
+    ("layers", "width", "jit"), [(30, 128, False), (30, 128, True), (8, 128, False), (30, 4, False)]
+)
 def test_values_are_computed_while_the_graph_is_built(
-    layers: int, jit: bool, monkeypatch: pytest.MonkeyPatch
+    layers: int, width: int, jit: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of a program that is short or goes through mx.compile is computed at its end."""
+    """All of a program that is short, tiny or goes through mx.compile is computed at its end."""
     model = ml.Model()
-    for width in (4,) * layers:
+    for _ in range(layers):
         model += ml.Linear(width)
         model += ml.Tanh()
     started: list[int] = []
@@ -64,11 +66,11 @@ def test_values_are_computed_while_the_graph_is_built(
         start(arrays)
 
     monkeypatch.setattr(mx, "async_eval", noted)
-    x = np.ones((2, 3), np.float32)
+    x = np.ones((32, 3), np.float32)
     found = []
     for backend in (ml.MLXBackend(device="cpu", jit=jit), ml.NumpyBackend()):
         compiled = ml.compile(model, backend, shapes={"input": x})
         outputs = compiled.evaluate(compiled.randomize_params(0), {"input": x})
         found.append(outputs["output"].numpy())
     np.testing.assert_allclose(found[0], found[1], *TOLERANCE["float32"])
-    assert (len(started) == 1) is (jit or layers == 8)
+    assert (len(started) == 1) is (jit or layers == 8 or width == 4)

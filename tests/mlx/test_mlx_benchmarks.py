@@ -7,11 +7,12 @@ import shutil
 import sys
 from pathlib import Path
 
+import mithril as ml
 import mlx.core as mx
 import pytest
 from mithril.cli.gpt import Sizes
 
-from benchmarks import adamw, mlx_by_hand, mlx_gpt, mlx_mlp, mlx_sides, training_mlx
+from benchmarks import adamw, mlx_by_hand, mlx_gpt, mlx_mlp, mlx_sides, overheads, training_mlx
 from benchmarks.training_cases import Case
 
 SIZES = Sizes(layers=2, width=8, heads=2, hidden=12, context=4, batch=4)
@@ -20,6 +21,13 @@ VOCABULARY = 7
 
 def test_both_sides_of_the_gpt_agree() -> None:
     assert [*mlx_gpt.alone(SIZES, VOCABULARY)] == ["mithril", "by hand"]
+
+
+def test_both_sides_of_tiny_layers_agree_and_eager_functions_run() -> None:
+    backend = ml.open_backend("mlx")
+    assert len(overheads.contestants(backend)) == 2 * len(overheads.DEPTHS)
+    for function in overheads.eager(backend).values():
+        function()
 
 
 def test_both_sides_of_the_mlp_agree() -> None:

@@ -106,6 +106,79 @@ def layer_norm_gradient(op, x, gain, average, scale, g):
 
 
 @oracle
+def channel_moments(op, x):
+    rows = [x[:, c].ravel() for c in range(x.shape[1])]
+    return np.array([r.mean() for r in rows]), np.array([r.var() for r in rows])
+
+
+@oracle
+def normalize_channels(op, x, gain, bias, average, variance):
+    y = np.empty_like(x)
+    for c in range(x.shape[1]):
+        y[:, c] = (x[:, c] - average[c]) / np.sqrt(variance[c] + op.epsilon) * gain[c] + bias[c]
+    return y
+
+
+@oracle
+def batch_norm(op, x, gain, bias):
+    average, variance = channel_moments(op, x)
+    y = normalize_channels(op, x, gain, bias, average, variance)
+    return y, average, variance, 1 / np.sqrt(variance + op.epsilon)
+
+
+@oracle
+def channel_sums(op, x, average, g):
+    sums = [(g[:, c].sum(), np.vdot(g[:, c], x[:, c] - average[c])) for c in range(x.shape[1])]
+    return np.array(sums).T
+
+
+@oracle
+def batch_norm_gradient(op, x, gain, average, scale, g):
+    """The rows of layer_norm_gradient are the channels here, and gain is a number of each."""
+    channels = range(x.shape[1])
+    rows = [np.moveaxis(a, 1, 0).reshape(len(channels), -1) for a in (x, g)]
+    dx, _, _ = layer_norm_gradient(op, rows[0], np.ones(rows[0].shape[1]), average, scale, rows[1])
+    moved = np.moveaxis((dx * gain[:, None]).reshape(np.moveaxis(x, 1, 0).shape), 0, 1)
+    total, along = channel_sums(op, x, average, g)
+    return moved, along * scale, total
+
+
+@oracle
+def channel_gradient(op, x, gain, average, scale, g, sums):
+    share = (sums / op.count).T
+    dx = np.empty_like(x)
+    for c in range(x.shape[1]):
+        away = (x[:, c] - average[c]) * scale[c] ** 2
+        dx[:, c] = (g[:, c] - share[c, 0] - away * share[c, 1]) * gain[c] * scale[c]
+    return dx
+
+
+@oracle
+def group_norm(op, x, *rows):
+    """The rows of layer_norm are groups of a sample here."""
+    apart = x.reshape(x.shape[0], op.groups, -1)
+    one = np.ones(apart.shape[-1])
+    y, average, scale = layer_norm(op, apart, one, 0 * one)
+    y = np.moveaxis(y.reshape(x.shape), 1, -1)
+    gain, bias = rows or (1, 0)
+    return np.moveaxis(y * gain + bias, -1, 1), average, scale
+
+
+@oracle
+def group_norm_gradient(op, x, average, scale, g, *gains):
+    groups = (x.shape[0], op.groups, -1)
+    inner = np.moveaxis(np.moveaxis(g, 1, -1) * gains[0], -1, 1) if gains else g
+    apart = x.reshape(groups)
+    one = np.ones(apart.shape[-1])
+    dx, _, _ = layer_norm_gradient(op, apart, one, average, scale, inner.reshape(groups))
+    if not gains:
+        return dx.reshape(x.shape)
+    normal = ((apart - average[..., None]) * scale[..., None]).reshape(x.shape)
+    pairs = [(np.vdot(g[:, c], normal[:, c]), g[:, c].sum()) for c in range(x.shape[1])]
+    return dx.reshape(x.shape), *np.array(pairs).T
+
+
+@oracle
 def rms_norm(op, x, gain):
     root = np.sqrt(np.array([np.dot(r, r) for r in x.reshape(-1, x.shape[-1])]) / x.shape[-1])
     scale = (root**2 + op.epsilon).reshape(x.shape[:-1]) ** -0.5

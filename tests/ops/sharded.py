@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from mithril.ir import Builder, Op, Rule, Tensor, Tensors
+from mithril.ir import Builder, Group, Op, Rule, Tensor, Tensors
 from mithril.ir.rule import FactorDims
 from mithril.testing.evaluate import assert_close, coarsest, evaluate, type_of
 from mithril.types import DType, TensorType
@@ -27,6 +27,7 @@ def check_rule(op: Op, arrays: Sequence[np.ndarray], factors: Sequence[str]) -> 
     whole = _run(op, arrays)
     types = [type_of(array) for array in arrays]
     rule = op.rule(types, [type_of(result) for result in whole])
+    assert not rule.special.intersection(factors), "parts are exchanged: try it on a mesh"
     counts = {factor: ways(rule.sizes[factor]) for factor in factors}
     local = {f: size // counts.get(f, 1) for f, size in rule.sizes.items()}
     outputs = [_local(type_of(y), dims, local) for y, dims in zip(whole, rule.results, strict=True)]
@@ -48,7 +49,8 @@ Pick = str | tuple[int, ...]  # what an axis of 2 devices does: split a factor, 
 
 def picks(rule: Rule) -> list[Pick]:
     """Return everything one axis of 2 devices may do to an op."""
-    factors = [f for f in rule.splittable if rule.sizes[f] % 2 == 0]
+    apart = rule.special  # parts are exchanged: it is tried on a mesh
+    factors = [f for f in rule.splittable if rule.sizes[f] % 2 == 0 and f not in apart]
     return [*factors, *rule.linear]
 
 
@@ -131,6 +133,9 @@ class LocalShard:
         if factor not in self.place:
             return None
         return self.builder.constant(self.place[factor] * self.local[factor], DType.int32)
+
+    def group(self, factor: str) -> Group | None:
+        return None  # special factors are whole here
 
     def apply(self, op: Op, *operands: Tensor) -> Tensors:
         return self.builder.apply(op, *operands)

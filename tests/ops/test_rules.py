@@ -22,8 +22,14 @@ def rule_of(case) -> Rule:
     return case.op.rule(types, case.op.infer(types))
 
 
-SPLITS = [(case, f) for case in CASES for f in rule_of(case).splittable]
-PAIRS = [(c, *pair) for c in CASES for pair in itertools.combinations(rule_of(c).splittable, 2)]
+def list_split(case) -> list[str]:
+    """Return the factors that are split without an exchange."""
+    rule = rule_of(case)
+    return [factor for factor in rule.splittable if factor not in rule.special]
+
+
+SPLITS = [(case, f) for case in CASES for f in list_split(case)]
+PAIRS = [(c, *pair) for c in CASES for pair in itertools.combinations(list_split(c), 2)]
 GROUPS = [(case, group) for case in CASES for group in rule_of(case).linear]
 
 
@@ -127,6 +133,8 @@ NORMALISED = {
     "layer_norm": {"n"},
     "rms_norm": {"n"},
     "cross_entropy": {"v"},
+    "batch_norm": {"b", "s0", "s1"},
+    "group_norm": {"c", "s0", "s1"},
 }
 
 

@@ -16,7 +16,7 @@ from mithril.ir import Op
 from mithril.ops.conv import Convolution
 from mithril.ops.pool import AvgPool, AvgPoolGradient, MaxPool, MaxPoolGradient
 from mithril.testing.arrays import floats, integers
-from mithril.testing.evaluate import apply, assert_close
+from mithril.testing.evaluate import apply, assert_close, type_of
 from mithril.types import DType, as_dtype
 
 from tests.ops.test_fused import attentions
@@ -111,11 +111,13 @@ def test_attention_of_operands_in_any_layout(order: tuple[int, ...]) -> None:
 
 def check_layouts(op: Op, arrays: Arrays, order: tuple[int, ...]) -> None:
     """Compare an op with numpy where its operands, as far as they can, lie in memory in an order."""
-    text = EXPRESSIONS[op.name](op, []).format(*(f"x[{i}]" for i in range(len(arrays))))
+    types = [type_of(array) for array in arrays]
+    text = EXPRESSIONS[op.name](op, types).format(*(f"x[{i}]" for i in range(len(arrays))))
     laid_out = [
         scattered(array, tuple(np.argsort(order[: array.ndim]).tolist())) for array in arrays
     ]
-    found = eval(text, {**vars(runtime_library), "x": laid_out})
+    made = eval(text, {**vars(runtime_library), "x": laid_out})
+    found = made if isinstance(made, tuple) else (made,)
     for y, wanted in zip(found, apply(op, *arrays), strict=True):
         assert_close(y.numpy(), wanted)
 
@@ -269,3 +271,36 @@ def test_integers(dtype: str, padding: tuple[int, int]) -> None:
     check(MaxPool((2,), (2,), (padding,)), x)
     check(ops.Relu(), x)
     check(ops.Relu(), (x + (50 if signed else 0)).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(4, 6), (3, 4, 5), (2, 4, 3, 5), (2, 4, 2, 3, 2), (1, 2, 1, 1)])
+def test_norms_of_channels(shape: tuple[int, ...], dtype: str) -> None:
+    x, g = single(*shape), single(*shape, seed=2)
+    gain, bias = single(shape[1], seed=1), single(shape[1], seed=3)
+    _, average, variance, scale = apply(ops.BatchNorm(1e-2), x, gain, bias)
+    (sums,) = apply(ops.ChannelSums(), x, average, g)
+    count = x.size // shape[1]
+    check(ops.BatchNorm(1e-2), x, gain, bias, dtype=dtype)
+    check(ops.BatchNormGradient(), x, gain, average, scale, g, dtype=dtype)
+    check(ops.ChannelMoments(), x, dtype=dtype)
+    check(ops.NormalizeChannels(1e-2), x, gain, bias, average, variance, dtype=dtype)
+    check(ops.ChannelSums(), x, average, g, dtype=dtype)
+    check(ops.ChannelGradient(count), x, gain, average, scale, g, sums, dtype=dtype)
+    for rows in ([], [gain, bias]):
+        op = ops.GroupNorm(2, 1e-2)
+        _, average, scale = apply(op, x, *rows)
+        check(op, x, *rows, dtype=dtype)
+        check(ops.GroupNormGradient(2), x, average, scale, g, *rows[:1], dtype=dtype)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 2, 3)])
+def test_norms_of_channels_in_any_layout(order: tuple[int, ...]) -> None:
+    x, g, gain = single(2, 4, 3, 5), single(2, 4, 3, 5, seed=2), single(4, seed=1)
+    _, average, _, scale = apply(ops.BatchNorm(1e-2), x, gain, gain)
+    check_layouts(ops.BatchNorm(1e-2), [x, gain, gain], order)
+    check_layouts(ops.BatchNormGradient(), [x, gain, average, scale, g], order)
+    check_layouts(ops.ChannelSums(), [x, average, g], order)
+    _, average, scale = apply(ops.GroupNorm(2, 1e-2), x, gain, gain)
+    check_layouts(ops.GroupNorm(2, 1e-2), [x, gain, gain], order)
+    check_layouts(ops.GroupNormGradient(2), [x, average, scale, g, gain], order)

@@ -10,6 +10,8 @@ from mithril.cli.gpt import Sizes
 from benchmarks import (
     adamw,
     decoding,
+    overheads,
+    recompute_llama,
     torch_by_hand,
     torch_gpt,
     torch_mlp,
@@ -28,6 +30,13 @@ VOCABULARY = 7
 
 def test_both_sides_of_the_gpt_agree():
     assert [*torch_gpt.alone(SIZES, VOCABULARY)] == ["mithril", "eager"]
+
+
+def test_both_sides_of_tiny_layers_agree_and_eager_functions_run():
+    backend = ml.open_backend("torch")
+    assert len(overheads.contestants(backend)) == 2 * len(overheads.DEPTHS)
+    for function in overheads.eager(backend).values():
+        function()
 
 
 @pytest.mark.slow
@@ -72,6 +81,17 @@ def test_sides_of_stages_agree_on_four_ranks():
     assert said == [
         ("mithril, 1f1b to Schedule1F1B", 1.0), ("mithril, placed to by hand", 1.1),
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_budgets_are_what_is_held_by_hand_on_eight_ranks():
+    found = torch_sides.in_job("tests.torch.tiny_recompute", 8, [])
+    hands = [f"by hand, gradients {way}" for way in ("whole", "scattered")]
+    budgets = [f"budget, gradients {way}" for way in ("whole", "scattered")]
+    assert {*hands, *budgets} < found.keys()
+    assert found[f"peak bytes of {hands[1]}"] < found[f"peak bytes of {hands[0]}"]
+    said = [limit.what for limit in recompute_llama.limits(found) if "time" in limit.what]
+    assert said == [f"time of {b} to {h}" for b, h in zip(budgets, hands, strict=True)]
 
 
 def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):

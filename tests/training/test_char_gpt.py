@@ -102,9 +102,9 @@ def make_step(backend: ml.Backend, options: dict[str, Any], experts: bool = Fals
     return ml.train_step(made, backend, optimizer, shapes=given, **options)
 
 
-def losses_of(step: TrainStep) -> list[float]:
+def losses_of(step: TrainStep, steps: int = STEPS) -> list[float]:
     ids = np.array([LETTERS.index(letter) for letter in TEXT], np.int32)
-    starts = np.random.default_rng(5).integers(0, len(ids) - LENGTH - 1, (STEPS, BATCH))
+    starts = np.random.default_rng(5).integers(0, len(ids) - LENGTH - 1, (steps, BATCH))
     state, found = step.init(seed=0), []
     for rows in starts:
         places = rows[:, None] + np.arange(LENGTH)

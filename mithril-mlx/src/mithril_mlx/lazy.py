@@ -61,13 +61,13 @@ class LazyExecutable:
         """
         if self._communicator is not None:
             self._communicator.restart()
-        if any(_lies_on_host(x) and i not in self._on_host for i, x in enumerate(inputs)):
-            inputs = [
-                [to_mlx(to_numpy(x)) for x in shards]
-                if _lies_on_host(shards) and position not in self._on_host
-                else shards
-                for position, shards in enumerate(inputs)
-            ]
+        # There are hundreds of inputs: a function for each would be felt.
+        here = [i for i, x in enumerate(inputs) if x and isinstance(x[0], np.ndarray)]
+        moved = [i for i in here if i not in self._on_host]
+        if moved:
+            inputs = list(inputs)
+            for position in moved:
+                inputs[position] = [to_mlx(to_numpy(x)) for x in inputs[position]]
         with mx.stream(self._device):
             if observe is None and self.compiled:
                 results = self._compiled(list(inputs))
@@ -85,11 +85,6 @@ class LazyExecutable:
     def _compiled(self) -> Callable[[list[Shards]], list[Shards]]:
         compiled: Callable[[list[Shards]], list[Shards]] = mx.compile(self.build)
         return compiled
-
-
-def _lies_on_host(shards: Sequence[object]) -> bool:
-    """Return whether an array lies in the host arena, where it is one of NumPy."""
-    return bool(shards) and isinstance(shards[0], np.ndarray)
 
 
 def _let_go(inputs: Sequence[Shards], position: int) -> None:

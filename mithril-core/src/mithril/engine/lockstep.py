@@ -10,7 +10,6 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from mithril.engine.arena import ArenaLayout, Place
 from mithril.engine.checks import KernelChecks
 from mithril.engine.collectives import EXCHANGES
+from mithril.engine.float_errors import FLOAT_ERRORS, SILENCE
 from mithril.engine.kernels import Kernel
 from mithril.engine.marks import Marks
 from mithril.engine.protocol import Observer
@@ -34,6 +34,8 @@ from mithril.plan.issued import issue_node
 
 STRETCH = 8
 """How many nodes of a lazy namespace are put together before their computation is started."""
+WORTH_STARTING = 200_000
+"""Operations and bytes of what is started: for less than some 20 us of work it is not worth it."""
 
 
 class LockstepExecutable:
@@ -62,24 +64,34 @@ class LockstepExecutable:
         self.source = writer.write_program(program.inputs)
         self._run = writer.load(self.source, f"<lockstep {id(self)}>")
         self._layout, self._memory = layout, writer.memory
-        self._lock = nullcontext() if layout is None else layout.arenas.lock
 
     def __call__(
         self, inputs: Sequence[Sequence[Any]], observe: Observer | None = None
     ) -> list[list[Any]]:
         """Run once; see `Executable`."""
+        if self._layout is not None:
+            return self._run_in_arena(self._layout, inputs, observe)
         # As on other frameworks, an overflow or a division by zero makes inf or nan in silence.
-        with self._lock, np.errstate(all="ignore"):
-            if self._memory and self._layout is not None:  # all programs of the plan are lowered
-                self._layout.arenas.assign(self._memory, self._run.names)
-                self._memory = {}
-            try:
-                made = self._run.run(inputs, observe)
-            except Exception as error:
-                self._run.fail(error)
+        token = FLOAT_ERRORS.set(SILENCE)
+        try:
+            made = self._run.run(inputs, observe)
+        except Exception as error:
+            self._run.fail(error)
+        finally:
+            FLOAT_ERRORS.reset(token)
         if self._run.is_new:
             self._run.settle()
         return made
+
+    def _run_in_arena(
+        self, layout: ArenaLayout, inputs: Sequence[Sequence[Any]], observe: Observer | None
+    ) -> list[list[Any]]:
+        """Run once, while no other program of the plan does."""
+        with layout.arenas.lock, np.errstate(all="ignore"):
+            if self._memory:  # all programs of the plan are lowered
+                layout.arenas.assign(self._memory, self._run.names)
+                self._memory = {}
+            return self._run(inputs, observe)
 
 
 class Writer:
@@ -180,7 +192,7 @@ class Writer:
         return "\n".join([*self.functions, f"def {self._name}({parameters}):\n{body}"])
 
     def _nodes(self) -> Iterator[str]:
-        prefix = "" if self._name == "run" else f"{self._name}_"
+        prefix, work = "" if self._name == "run" else f"{self._name}_", 0
         for number, node in enumerate(self._graph.nodes):
             if self._marks is not None:
                 yield from self._marks.enter(node, self._mesh)
@@ -198,9 +210,11 @@ class Writer:
                 yield f"del {', '.join(dead)}"
                 if self._marks is not None:
                     self._marks.forget(dead)
-            if "start" in self.constants and number % STRETCH == STRETCH - 1:
+            if "start" in self.constants:
+                work += _count_work(node)
                 made = self._variables.of_all(v for v in node.outputs if v not in over)
-                if made:
+                if made and number % STRETCH == STRETCH - 1 and work >= WORTH_STARTING:
+                    work = 0
                     yield f"start([{', '.join(made)}])"
         if self._marks is not None:
             yield from self._marks.leave()
@@ -385,3 +399,9 @@ class Writer:
         """Return the line that tells an observer of a collective."""
         self.constants[f"{function}_issued"] = issue_node(node, self._mesh)
         return f"if observe: observe({function}_issued)"
+
+
+def _count_work(node: Node) -> int:
+    """Return the operations of a node, and the bytes that it moves."""
+    cost = node.op.cost([x.type for x in node.inputs], [x.type for x in node.outputs])
+    return cost.flops + cost.bytes

@@ -79,6 +79,19 @@ class Group(Protocol):
         """
         ...
 
+    def gather(
+        self, x: Tensor, reason: str, operands: Sequence[int] = (), results: Sequence[int] = ()
+    ) -> Tensor:
+        """Return the x of all devices, one after the other along a first dimension of their own.
+
+        Args:
+            x: what this device has.
+            reason: for `explain`: how it is needed.
+            operands: for `explain`: the operands of the op that x carries parts of.
+            results: the same for results.
+        """
+        ...
+
     def stretch(self, x: Tensor, dimension: int) -> Tensor:
         """Return x, whole along the factor, with the padding that its parts have."""
         ...

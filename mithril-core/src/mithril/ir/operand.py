@@ -40,6 +40,10 @@ class Operand(Methods):
     def _constant(self, value: Scalar, dtype: DType) -> Self:
         raise NotImplementedError
 
+    def _number(self, value: Scalar, dtype: DType) -> Self:
+        """Return a number that an op is applied to; unlike a constant, it is never a result."""
+        return self._constant(value, dtype)
+
     def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
         """Return an operand of another kind as one of this kind, None if that cannot be."""
         return None
@@ -207,6 +211,8 @@ def apply(op: Op, *operands: AnyOperand) -> tuple[AnyOperand, ...]:
     Raises:
         GraphError: traced tensors and concrete arrays are mixed, or no operand is given.
     """
+    if len(set(map(type, operands))) == 1 and isinstance(operands[0], Operand):
+        return operands[0]._apply(op, operands)
     for operand in operands:
         if not isinstance(operand, Operand):
             raise GraphError(

@@ -8,7 +8,8 @@ from the rule alone:
 * a result that contains the factor is split in that dimension;
 * a result that does not contain it is *partial*: it still has to be reduced (a sum, unless the rule
   says otherwise);
-* a factor marked `special` may be split, but the op's `localize` then exchanges parts of it;
+* a factor marked `special` may be split, but the op's `localize` then exchanges parts of it; where
+  it is `completed`, too, that completes the results which do not contain it;
 * a factor marked `whole` may not be split at all; one that is also `expandable` may be split once
   the op has been replaced by its expansion (a softmax over a split dimension, say).
 
@@ -47,6 +48,8 @@ class Rule:
         linear: groups of operand indices in which the op is jointly linear.
         even: factors that may only be cut into equal parts, because padding would show in a result.
         special: factors whose parts the op exchanges itself; it sees zeros in their padding.
+        completed: those of them over which it completes the results that lack them; others leave
+            these partial.
         proposes: for a whole factor, those to split in its place where values come split along it;
             they are candidates of this op alone, and its results may be split as the values came.
         gathered: whole factors along which an option asks for operands to be gathered.
@@ -65,6 +68,7 @@ class Rule:
     ignored: frozenset[int] = frozenset()
     even: frozenset[str] = frozenset()
     special: frozenset[str] = frozenset()
+    completed: frozenset[str] = frozenset()
     proposes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gathered: frozenset[str] = frozenset()
     separate: frozenset[str] = frozenset()
@@ -116,6 +120,19 @@ class Rule:
     def splittable(self) -> tuple[str, ...]:
         """Factors that may be split over a mesh axis."""
         return tuple(f for f in self.factors if f not in self.whole and self.sizes[f] > 1)
+
+    def leaves(self, factor: str, dims: FactorDims) -> str | None:
+        """Return how a result of these dimensions is partial when a factor is split.
+
+        Args:
+            factor: of the rule.
+            dims: of the result.
+
+        Returns:
+            The reduction that it still needs; None where it needs none.
+        """
+        is_inside = any(factor in dim for dim in dims)
+        return None if is_inside or factor in self.completed else self.reduction(factor)
 
     def may_pad(self, factor: str) -> bool:
         """Return whether padding may stand behind its parts: it shares no dimension, for one."""

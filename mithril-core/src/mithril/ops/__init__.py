@@ -12,6 +12,7 @@ from mithril.ops.arg_reduce import *
 from mithril.ops.arithmetic import *
 from mithril.ops.arrange import *
 from mithril.ops.attention import *
+from mithril.ops.batch_norm import *
 from mithril.ops.choice import *
 from mithril.ops.collective import *
 from mithril.ops.composed import *
@@ -22,6 +23,7 @@ from mithril.ops.conv import *
 from mithril.ops.dynamic_slicing import *
 from mithril.ops.elementwise import *
 from mithril.ops.functions import *
+from mithril.ops.group_norm import *
 from mithril.ops.grouped import *
 from mithril.ops.host import *
 from mithril.ops.index import *

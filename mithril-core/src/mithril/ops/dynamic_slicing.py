@@ -358,7 +358,7 @@ def _to_scalar(x: Any, start: Any) -> Any:
     """Return a start as an operand."""
     if isinstance(start, Operand):
         return start
-    return x._constant(_to_integer(start, "start"), DType.int32)
+    return x._number(_to_integer(start, "start"), DType.int32)
 
 
 def _to_integer(value: Any, what: str) -> int:

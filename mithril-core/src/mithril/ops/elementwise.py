@@ -177,16 +177,19 @@ def binary(op: Op, x: Any, y: Any) -> Any:
 
 def meet(x: Any, y: Any, like: Operand | None = None) -> tuple[Any, Any]:
     """Give scalars and mixed dtypes one dtype: scalars take the array's, arrays are promoted."""
-    x, y = _as_python(x), _as_python(y)
-    if isinstance(x, list | tuple):
-        x, y = _meet_list(x, y, like)
-    if isinstance(y, list | tuple):
-        y, x = _meet_list(y, x, like)
+    if not isinstance(x, Operand) or not isinstance(y, Operand):
+        x, y = _as_python(x), _as_python(y)
+        if isinstance(x, list | tuple):
+            x, y = _meet_list(x, y, like)
+        if isinstance(y, list | tuple):
+            y, x = _meet_list(y, x, like)
     if isinstance(x, Operand) and isinstance(y, Operand):
         if isinstance(x, Number) and not y.is_number:
             return _meet_number(x, y)
         if isinstance(y, Number) and not x.is_number:
             y, x = _meet_number(y, x)
+            return x, y
+        if x.dtype is y.dtype:
             return x, y
         common = promote(x.dtype, y.dtype)
         return cast(x, common), cast(y, common)
@@ -237,8 +240,13 @@ def _meet_number(number: Number, other: Operand) -> tuple[Operand, Operand]:
     return cast(number, other.dtype), other
 
 
+_PYTHON = frozenset({float, int, bool})
+
+
 def _as_python(x: Any) -> Any:
     """Return a scalar of NumPy as the Python number it holds; anything else as it is."""
+    if type(x) in _PYTHON or isinstance(x, Operand):
+        return x
     is_scalar = isinstance(x, np.generic | np.ndarray) and x.ndim == 0
     return x.item() if is_scalar else x
 
@@ -273,7 +281,7 @@ def _scalar(like: Any, value: object, dtype: DType) -> Any:
             f"cannot compute with {kind_of(value)} here; pass a Python number or an array of "
             f"the same backend, such as backend.array(…)"
         )
-    return like._constant(value, dtype)
+    return like._number(value, dtype)
 
 
 def floating(*operands: Any) -> tuple[Any, ...]:

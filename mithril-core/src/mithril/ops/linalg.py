@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import string
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 from mithril.errors import ShapeError
@@ -112,8 +113,10 @@ def einsum(equation: str, x: Any, y: Any) -> Any:
     text = equation.replace(" ", "")
     if "->" not in text or text.count(",") != 1:
         raise ShapeError(f"einsum '{equation}' is not of the form 'ab,bc->ac'; name two operands")
-    dtype = promote(x.dtype, y.dtype)
-    return apply_one(Einsum(text), x.astype(dtype), y.astype(dtype))
+    if x.dtype is not y.dtype:
+        dtype = promote(x.dtype, y.dtype)
+        x, y = x.astype(dtype), y.astype(dtype)
+    return apply_one(Einsum(text), x, y)
 
 
 def matmul(x: Any, y: Any) -> Any:
@@ -149,6 +152,7 @@ def matmul(x: Any, y: Any) -> Any:
     return einsum(_matmul_equation(x.ndim, y.ndim), x, y)
 
 
+@cache
 def _matmul_equation(left_rank: int, right_rank: int) -> str:
     """Letters: batch dimensions first, then `y` rows, `z` contracted, `x` columns."""
     batch = string.ascii_lowercase[: max(left_rank, right_rank, 2) - 2]

@@ -8,20 +8,20 @@ when they are expanded, at the price of one number per row for each mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, ClassVar
 
 from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
-from mithril.ir.operand import Operand, apply
+from mithril.ir.operand import apply
 from mithril.ir.rule import Rule
+from mithril.ops.batch_norm import promote_floats
 from mithril.ops.elementwise import cast
 from mithril.ops.expansion import gradient_by_expansion, gradient_of_fused
 from mithril.ops.functions import rsqrt
 from mithril.ops.nn import dim_names, require_float, widen
 from mithril.ops.reduce import accumulator, mean, sum
 from mithril.ops.shape import reshape
-from mithril.types import TensorType, promote
+from mithril.types import TensorType
 
 
 @register
@@ -202,7 +202,7 @@ def layer_norm(x: Any, gain: Any, bias: Any, epsilon: float = 1e-5) -> Any:
     >>> layer_norm(x, one, zero, epsilon=0.0).numpy().tolist()
     [[-1.0, 1.0]]
     """
-    return apply(LayerNorm(float(epsilon)), *_promote_floats(x, gain, bias))[0]
+    return apply(LayerNorm(float(epsilon)), *promote_floats(x, gain, bias))[0]
 
 
 def rms_norm(x: Any, gain: Any, epsilon: float = 1e-6) -> Any:
@@ -225,15 +225,7 @@ def rms_norm(x: Any, gain: Any, epsilon: float = 1e-6) -> Any:
     >>> rms_norm(backend.array([[1.0, -7.0]]), backend.ones(2), epsilon=0.0).numpy().round(3)
     array([[ 0.2, -1.4]], dtype=float32)
     """
-    return apply(RmsNorm(float(epsilon)), *_promote_floats(x, gain))[0]
-
-
-def _promote_floats(*operands: Operand) -> list[Any]:
-    """Return floats in the dtype that they meet in; others as they are, for the op to refuse."""
-    dtypes = {x.dtype for x in operands}
-    if not all(dtype.is_float for dtype in dtypes):
-        return list(operands)
-    return [cast(x, reduce(promote, dtypes)) for x in operands]
+    return apply(RmsNorm(float(epsilon)), *promote_floats(x, gain))[0]
 
 
 __all__ = [

@@ -161,7 +161,7 @@ def _take_scalar(x: Any, like: Operand, dtype: DType) -> Any:
     """Return a number as a scalar of a dtype; a tensor as it is."""
     if isinstance(x, Operand) and not x.is_number:
         return x
-    return meet(x, like._constant(0.0, dtype))[0]
+    return meet(x, like._number(0.0, dtype))[0]
 
 
 def _listing(types: Sequence[TensorType]) -> str:

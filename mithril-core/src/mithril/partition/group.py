@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from mithril.cost import describe_emulation
 from mithril.ir import Alternative, Builder, Cause, Node, Tensor, Value
 from mithril.mesh import Mesh
-from mithril.ops.collective import Permute
+from mithril.ops.collective import AllGather, Collective, Permute
+from mithril.ops.shape import reshape
 from mithril.partition.naming import label
 from mithril.partition.padding import stretch, trim
 from mithril.sharding import Option, Resharder
@@ -54,6 +55,24 @@ class FactorGroup:
         results: Sequence[int] = (),
     ) -> Tensor:
         """Send x from one device to another for each pair (from, to)."""
+        return self._exchange(Permute(self.axes, pairs), x, reason, operands, results)
+
+    def gather(
+        self, x: Tensor, reason: str, operands: Sequence[int] = (), results: Sequence[int] = ()
+    ) -> Tensor:
+        """Return the x of all devices, one after the other along a first dimension of their own."""
+        op = AllGather(self.axes, 0, len(self.parts))
+        row: Tensor = reshape(x, (1, *x.shape))
+        return self._exchange(op, row, reason, operands, results)
+
+    def _exchange(
+        self,
+        op: Collective,
+        x: Tensor,
+        reason: str,
+        operands: Sequence[int],
+        results: Sequence[int],
+    ) -> Tensor:
         node, option = self.node, self.option
         values = [*(node.inputs[i] for i in operands), *(node.outputs[i] for i in results)]
         lies = [*(option.operands[i] for i in operands), *(option.results[i] for i in results)]
@@ -67,7 +86,6 @@ class FactorGroup:
             instead=self.instead(node),
             is_asked=True,
         )
-        op = Permute(self.axes, pairs)
         cause = self._price(cause, op.name, op.count_bytes([x.type]))
         with self.builder.at(scope=node.scope, source=node.source, phase=node.phase, cause=cause):
             return self.builder.apply(op, x)[0]

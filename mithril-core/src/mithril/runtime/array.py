@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Never, Protocol, Self
 
 import numpy as np
 
+from mithril import ops
 from mithril.compiler.communication_options import Communication
 from mithril.engine import Engine, Handle
 from mithril.engine.checks import check_part
@@ -80,6 +81,9 @@ class ArrayBackend(Protocol):
 
     def full(self, shape: Shape, value: Scalar, *, dtype: object = None) -> Array:
         """Return an array filled with a value."""
+
+    def constant(self, value: Scalar, dtype: DType) -> Array:
+        """Return a number that ops are applied to, the same array for the same number."""
 
     def place(
         self, type: TensorType, sharding: Sharding, produce: Produce, *, is_placed: bool = True
@@ -182,7 +186,7 @@ class Array(Operand):
     def of_kinds(kinds: Sequence[Kind], handles: Sequence[Handle]) -> list[Array]:
         """Return arrays of kinds that are known already."""
         arrays = []
-        for kind, shards in zip(kinds, handles, strict=True):
+        for kind, shards in zip(kinds, handles):  # noqa: B905 - a keyword would be felt
             array = _new(Array)
             array.kind = kind
             array.shards = shards
@@ -365,6 +369,9 @@ class Array(Operand):
     def _constant(self, value: Scalar, dtype: DType) -> Array:
         return self.backend.full((), value, dtype=dtype)
 
+    def _number(self, value: Scalar, dtype: DType) -> Array:
+        return self.kind.backend.constant(value, dtype)
+
     def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
         return self.backend.array(other, dtype=dtype) if isinstance(other, np.ndarray) else None
 
@@ -374,8 +381,12 @@ class Array(Operand):
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of NumPy and of the framework are taken along."""
-        given = (self.backend.convert(x) for x in arguments)
-        return super()._call(function, *given, **options)
+        for x in arguments:
+            if type(x) not in _AS_THEY_ARE:
+                arguments = tuple(map(self.kind.backend.convert, arguments))
+                break
+        result: Self = getattr(ops, function)(*arguments, **options)
+        return result
 
     @property
     def _is_everywhere(self) -> bool:
@@ -396,6 +407,10 @@ class Array(Operand):
             place = tuple(mesh.index_over(device, axes) for axes in self.sharding.dims)
             found.setdefault(place, device)
         return list(found.values())
+
+
+_AS_THEY_ARE = frozenset({Array, int, float, bool, type(None)})
+"""Classes of what an op is applied to without another look."""
 
 
 def _part_of_row(whole: np.ndarray, row: int, box: Box) -> np.ndarray:

@@ -36,10 +36,12 @@ from mithril.runtime.sharing import Shared
 from mithril.runtime.submesh import colocate, move_to
 from mithril.runtime.unplaced import HostArray, PendingArray
 from mithril.sharding import Layout, Search
-from mithril.types import DType
+from mithril.types import DType, Scalar, TensorType, check_number
 
 EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""
+NUMBERS = 256
+"""How many Python numbers that met arrays a backend keeps on its devices."""
 
 
 class Backend(Creation, Shared):
@@ -91,6 +93,7 @@ class Backend(Creation, Shared):
         self.engine = look_at_engine(engine) if is_checking() else engine
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
+        self._numbers: LRUCache[object, Array] = LRUCache(NUMBERS)
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
 
@@ -262,15 +265,40 @@ class Backend(Creation, Shared):
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now, through a cached plan of its own."""
-        if any(not isinstance(x, Array) or x.kind.backend is not self for x in operands):
-            operands = [self.own(x, f"operand of '{op.name}'") for x in operands]
-        arrays = colocate(self, cast("Sequence[Array]", operands))
-        kinds = tuple(x.kind for x in arrays)
+        mesh, arrays = self.engine.mesh, operands
+        kinds: list[Kind] = []
+        for x in operands:
+            kind = x.kind if type(x) is Array else None
+            if kind is None or kind.backend is not self or kind.sharding.mesh is not mesh:
+                arrays = colocate(self, [self.own(x, f"operand of '{op.name}'") for x in operands])
+                kinds = [x.kind for x in arrays]
+                break
+            kinds.append(kind)
         bound = self._eager.find(op, kinds)
         if bound is None:
             bound = self._bind_op(op, kinds)
             self._eager.keep(op, kinds, bound)
-        return tuple(bound.run(arrays))
+        return tuple(bound.run(cast("Sequence[Array]", arrays)))
+
+    def constant(self, value: Scalar, dtype: DType) -> Array:
+        """Return a number as an array, the same one for the same number.
+
+        A plan takes the number as an argument: one that changes from call to call needs no other
+        plan, and one that does not change is on the devices already.
+
+        Raises:
+            ShapeError: the dtype does not hold it.
+        """
+        # 2 and 2.0 are equal, and so are 0.0 and -0.0.
+        key = dtype, type(value), value or str(value), value
+        known = self._numbers.get(key)
+        if type(known) is Array:  # nobody has given it up
+            return known
+        check_number(value, dtype)
+        host, sharding = np.asarray(value, dtype.numpy), Sharding.replicated(self.mesh, 0)
+        made = self.place(TensorType((), dtype), sharding, lambda box: host, is_placed=False)
+        self._numbers.put(key, made)
+        return made
 
     def _bind_reshard(self, x: Array, wanted: Sharding) -> Bound[None]:
         builder = Builder()

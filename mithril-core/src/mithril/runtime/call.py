@@ -33,7 +33,7 @@ from mithril.runtime.unplaced import settle
 Form = TypeVar("Form", bound=Hashable)
 Source = TypeVar("Source")
 Pick = Callable[[Any], Sequence[Any]]
-_Parts = tuple[Run, Pick, Pick | None, list[Kind], bool]
+_Parts = tuple[Run, Pick | None, Pick | None, list[Kind], bool, Any]
 _kind, _shards = attrgetter("kind"), attrgetter("shards")
 
 
@@ -131,11 +131,14 @@ class Bound(Generic[Source]):
         """How each argument lies when it goes in; an unplaced one is brought there."""
         return tuple(self.ports[name].sharding for name in self.interface.arguments)
 
-    def settle(self, arrays: Sequence[Array]) -> list[Array]:
+    def settle(
+        self, arrays: Sequence[Array], positions: Sequence[int] | None = None
+    ) -> list[Array]:
         """Return arrays as the plan takes them; unplaced ones are brought there.
 
         Args:
             arrays: of the first arguments.
+            positions: of those that may lie otherwise; by default any may.
 
         Raises:
             BackendError: an array was donated before, or is donated and needed otherwise.
@@ -143,7 +146,7 @@ class Bound(Generic[Source]):
         if self.interface.donated:  # before a copy hides that one is passed twice
             held = list(map(_shards, arrays))
             check_donated(arrays, held, self.interface.arguments, self.interface.donated)
-        return settle(arrays, self.settled)
+        return settle(arrays, self.settled, positions)
 
     @cached_property
     def results(self) -> tuple[int, ...]:
@@ -163,14 +166,14 @@ class Bound(Generic[Source]):
 
         An array that is given up is lost if the run fails and may have written into its memory.
         """
-        execute, order, choose, kinds, is_donated = self._parts
-        held = list(map(_shards, arrays))
+        execute, order, choose, kinds, is_donated, owner = self._parts
+        given: Sequence[Any] = list(map(_shards, arrays))
         if is_donated:
-            check_donated(arrays, held, self.interface.arguments, self.interface.donated)
-        given = order(held)
-        del held  # an engine may take over what nobody else holds
+            check_donated(arrays, given, self.interface.arguments, self.interface.donated)
+        if order is not None:
+            given = order(given)  # an engine may take over what nobody else holds
         try:
-            profile = self.interface.owner.open_profile
+            profile = owner.open_profile
             made = execute(given, observe) if profile is None else profile.run(self, given, observe)
         except BaseException:
             # What may be half written over by now is of no use to anybody.
@@ -218,10 +221,9 @@ class Bound(Generic[Source]):
         owner = self.interface.owner
         is_placed = self.interface.is_placed and owner.mesh.size > 1
         kinds = [Kind(owner, port.type, port.sharding, is_placed) for port in ports]
-        in_order = self.results == tuple(range(len(self.plan.outputs)))
-        choose = None if in_order else pick(self.results)
-        donates = bool(self.interface.donated)
-        return self._run_first, pick(self.order), choose, kinds, donates
+        order = _pick_unless_in_order(self.order, len(self.interface.arguments))
+        choose = _pick_unless_in_order(self.results, len(self.plan.outputs))
+        return self._run_first, order, choose, kinds, bool(self.interface.donated), owner
 
 
 def bind(
@@ -291,16 +293,32 @@ class Bindings(Generic[Form, Source]):
         self._last = (form, kinds, said, bound)  # these objects are known without a comparison
         return bound
 
-    def of_last_said(self, form: Form, arrays: Sequence[Array]) -> Bound[Source] | None:
-        """Return what the last call ran, if the same was said of the arrays of this one."""
+    def of_last_said(
+        self, form: Form, arrays: Sequence[Array]
+    ) -> tuple[Bound[Source], Sequence[int]] | None:
+        """Return what the last call ran, if the same was said of the arrays of this one.
+
+        Args:
+            form: of the call.
+            arrays: what is passed.
+
+        Returns:
+            What ran, and the positions of the arrays that are not of the very kinds of that call:
+            all others lie as the plan takes them.
+        """
         if self._last is None or self._last[0] != form:
             return None
-        _, kinds, said, bound = self._last
-        for x, before, told in zip(arrays, kinds, said, strict=True):
-            kind = x.kind
-            if kind is not before and kind != before and kind.said != told:
-                return None
-        return bound
+        _, before, said, bound = self._last
+        kinds = list(map(_kind, arrays))
+        if kinds == before:
+            return bound, ()
+        others = []
+        for position, (kind, known) in enumerate(zip(kinds, before, strict=True)):
+            if kind is not known and kind != known:
+                if kind.said != said[position]:
+                    return None
+                others.append(position)
+        return bound, others
 
     def remember(self, form: Form, arrays: Sequence[Array], bound: Bound[Source]) -> None:
         """Remember a call, so that the next one like it is recognised.
@@ -367,4 +385,12 @@ def pick(keys: Sequence[str] | Sequence[int]) -> Pick:
     """Return the function that picks the items under some keys, or at some places, in order."""
     if len(keys) > 1:
         return itemgetter(*keys)
-    return lambda items: [items[key] for key in keys]
+    if not keys:
+        return lambda items: ()
+    (key,) = keys
+    return lambda items: (items[key],)
+
+
+def _pick_unless_in_order(places: Sequence[int], count: int) -> Pick | None:
+    """Return the function that picks the items at some of so many places; None if all stay."""
+    return None if places == tuple(range(count)) else pick(places)

@@ -74,9 +74,9 @@ def check_donated(
     Raises:
         BackendError: one array, or its memory, is at two places, one of which is donated.
     """
-    held = list(map(id, shards))
-    if len(set(held)) == len(held):
+    if len(set(map(id, shards))) == len(shards):
         return
+    held = list(map(id, shards))
     nothing = id(None)  # what a process has of an array that lies on devices of others alone
     given = {held[position]: position for position in donated if held[position] != nothing}
     for position, array in enumerate(arrays):

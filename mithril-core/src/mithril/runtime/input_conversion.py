@@ -7,7 +7,7 @@ each device getting its part, and the very number that was passed in last is not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class InputConverter:
     def convert(
         self,
         given: Iterable[object],
-        names: Iterable[str],
+        names: Sequence[str],
         what: str,
         specs: Mapping[str, PartitionSpec] = EVERYWHERE,
     ) -> list[Array]:
@@ -51,10 +51,13 @@ class InputConverter:
         Raises:
             BackendError: an array belongs to another backend, or is none.
         """
-        return [
-            self._convert(x, what, name, specs.get(name))
-            for x, name in zip(given, names, strict=True)
-        ]
+        found: list[Any] = list(given)
+        backend = self._backend
+        for position, x in enumerate(found):  # there are hundreds, and most are arrays of it
+            if specs or type(x) is not Array or x.kind.backend is not backend:
+                name = names[position]
+                found[position] = self._convert(x, what, name, specs.get(name))
+        return found
 
     def _convert(self, x: object, what: str, name: str, spec: PartitionSpec | None) -> Array:
         if isinstance(x, Array) and x.kind.backend is self._backend:

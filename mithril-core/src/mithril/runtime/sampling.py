@@ -31,6 +31,8 @@ def read_seed(given: object) -> int:
     Raises:
         OptionError: it is not.
     """
+    if type(given) is int and 0 <= given < 2**32:
+        return given
     seed = to_python(given)
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise OptionError(f"seed={seed!r} is not an integer in [0, 2**32); give another")

@@ -94,15 +94,19 @@ class PendingArray(Array):
         )
 
 
-def settle(arrays: Sequence[Array], wanted: Sequence[Sharding]) -> list[Array]:
+def settle(
+    arrays: Sequence[Array], wanted: Sequence[Sharding], positions: Sequence[int] | None = None
+) -> list[Array]:
     """Return arrays as a plan takes them; unplaced ones are moved, in place where that can be.
 
     Args:
         arrays: what is passed.
         wanted: how each shall lie.
+        positions: of those that may lie otherwise; by default any may.
     """
     found = list(arrays)
-    for position, (x, sharding) in enumerate(zip(arrays, wanted, strict=False)):
+    for position in range(len(arrays)) if positions is None else positions:
+        x, sharding = arrays[position], wanted[position]
         kind = x.kind
         if kind.is_placed or kind.sharding is sharding or kind.sharding == sharding:
             continue
@@ -117,10 +121,9 @@ def settle(arrays: Sequence[Array], wanted: Sequence[Sharding]) -> list[Array]:
 def settle_one(x: Array, sharding: Sharding) -> Array:
     """Return an unplaced array after it was brought, in place, to where it is wanted."""
     if isinstance(x, HostArray):
-        backend, type, host = x.kind.backend, x.kind.type, x.shards
-        x.shards = backend.engine_on(sharding.mesh).put(
-            type, sharding, lambda box: host[box].copy()
-        )
+        (backend, type, _, _), host = x.kind, x.shards
+        engine = backend.engine_on(sharding.mesh)
+        x.shards = engine.put(type, sharding, lambda box: host[box].copy())
         x.kind = Kind(backend, type, sharding, False)
         x.__class__ = Array  # type: ignore[assignment]
     elif x.kind.sharding != sharding:

@@ -146,8 +146,8 @@ def _option(
         operands.append(_sharding(rule, mesh, dims, axes_of, pending))
     results = []
     for dims in rule.results:
-        inside = {factor for dim in dims for factor in dim}
-        left = {axis: rule.reduction(f) for axis, f in factors.items() if f not in inside}
+        found = {axis: rule.leaves(factor, dims) for axis, factor in factors.items()}
+        left = {axis: reduction for axis, reduction in found.items() if reduction}
         pending = tuple(
             (axis, left.get(axis, "sum")) for axis in picks if axis in left or axis in linear
         )

@@ -46,8 +46,7 @@ def _spread(
         rule = rules[node]
         admitted = forced.get(node, {}).get(axis) or factors[node].get(axis, ())
         for value, dims in zip(node.outputs, rule.results, strict=True):
-            inside = {factor for dim in dims for factor in dim}
-            if any(f not in inside and rule.reduction(f) == "sum" for f in admitted):
+            if any(rule.leaves(factor, dims) == "sum" for factor in admitted):
                 found.add(value)
         if node in copying or not forced.get(node, {}).get(axis):
             groups = ({node.inputs[i] for i in group} for group in rule.linear)

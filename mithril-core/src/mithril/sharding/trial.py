@@ -14,7 +14,8 @@ from functools import lru_cache
 from mithril import cost
 from mithril.ir import Builder, Group, Node, Op, Rule, Tensor, Types, Value
 from mithril.mesh import Mesh, Sharding
-from mithril.ops.collective import Permute
+from mithril.ops.collective import AllGather, Collective, Permute
+from mithril.ops.shape import broadcast_to, reshape
 from mithril.ops.slicing import pad
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Resharder
@@ -153,9 +154,20 @@ class _TrialGroup:
         results: Sequence[int] = (),
     ) -> Tensor:
         del reason, operands, results
-        op = Permute(self.axes, pairs)
-        self.issued.append(Exchange(op.name, op.count_bytes([x.type]), self.axes))
+        self._note(Permute(self.axes, pairs), x)
         return x
+
+    def gather(
+        self, x: Tensor, reason: str, operands: Sequence[int] = (), results: Sequence[int] = ()
+    ) -> Tensor:
+        del reason, operands, results
+        row: Tensor = reshape(x, (1, *x.shape))
+        self._note(AllGather(self.axes, 0, len(self.parts)), row)
+        whole: Tensor = broadcast_to(row, (len(self.parts), *x.shape))
+        return whole
+
+    def _note(self, op: Collective, x: Tensor) -> None:
+        self.issued.append(Exchange(op.name, op.count_bytes([x.type]), self.axes))
 
     def stretch(self, x: Tensor, dimension: int) -> Tensor:
         missing = self.local * len(self.parts) - x.shape[dimension]

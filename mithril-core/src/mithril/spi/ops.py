@@ -12,6 +12,14 @@ from mithril.ir.start import Start, Wait
 from mithril.ops.all_gather_attention import AllGatherAttention, AllGatherAttentionGradient
 from mithril.ops.arithmetic import Add, Divide, Maximum, Minimum, Multiply, Negate, Power, Subtract
 from mithril.ops.attention import UNSEEN, Attention, AttentionGradient
+from mithril.ops.batch_norm import (
+    BatchNorm,
+    BatchNormGradient,
+    ChannelGradient,
+    ChannelMoments,
+    ChannelSums,
+    NormalizeChannels,
+)
 from mithril.ops.choice import (
     Equal,
     Greater,
@@ -53,6 +61,7 @@ from mithril.ops.definition import UserOp
 from mithril.ops.dynamic_slicing import DynamicSlice, DynamicUpdateSlice
 from mithril.ops.elementwise import Cast, Comparison, Elementwise
 from mithril.ops.functions import Abs, Cos, Erf, Exp, Log, Relu, Rsqrt, Sign, Sin, Sqrt, Tanh
+from mithril.ops.group_norm import GroupNorm, GroupNormGradient
 from mithril.ops.grouped import GroupedMatmul, GroupedOuter
 from mithril.ops.host import FromHost, ToHost, find_on_host, uses_host
 from mithril.ops.index import Iota, OneHot, ScatterAdd, Take
@@ -170,6 +179,8 @@ __all__ = [
     "AvgPool",
     "AvgPoolGradient",
     "AxisIndex",
+    "BatchNorm",
+    "BatchNormGradient",
     "BitwiseAnd",
     "BitwiseInvert",
     "BitwiseOr",
@@ -177,6 +188,9 @@ __all__ = [
     "Broadcast",
     "Cast",
     "Ceil",
+    "ChannelGradient",
+    "ChannelMoments",
+    "ChannelSums",
     "Checkpoint",
     "Cholesky",
     "Collective",
@@ -213,6 +227,8 @@ __all__ = [
     "GeluGradient",
     "Greater",
     "GreaterEqual",
+    "GroupNorm",
+    "GroupNormGradient",
     "GroupedMatmul",
     "GroupedOuter",
     "Inv",
@@ -245,6 +261,7 @@ __all__ = [
     "Movement",
     "Multiply",
     "Negate",
+    "NormalizeChannels",
     "NotEqual",
     "OneHot",
     "Pad",

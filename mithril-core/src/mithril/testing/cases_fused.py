@@ -42,6 +42,30 @@ def _rms_norm(*shape: int) -> tuple[Row, Row]:
     return [op, x, gain], [ops.RmsNormGradient(), x, gain, scale, floats(*shape, seed=3)]
 
 
+def _batch_norm(*shape: int) -> tuple[Row, ...]:
+    x, gain, bias = floats(*shape), floats(shape[1], seed=1), floats(shape[1], seed=2)
+    op, g = ops.BatchNorm(1e-2), floats(*shape, seed=3)
+    _, average, variance, scale = apply(op, x, gain, bias)
+    (sums,) = apply(ops.ChannelSums(), x, average, g)
+    count = x.size // shape[1]
+    return (
+        [op, x, gain, bias],
+        [ops.BatchNormGradient(), x, gain, average, scale, g],
+        [ops.ChannelMoments(), x],
+        [ops.NormalizeChannels(1e-2), x, gain, bias, average, variance],
+        [ops.ChannelSums(), x, average, g],
+        [ops.ChannelGradient(count), x, gain, average, scale, g, sums],
+    )
+
+
+def _group_norm(groups: int, *shape: int, affine: bool = True) -> tuple[Row, Row]:
+    x, g = floats(*shape), floats(*shape, seed=3)
+    rows = [floats(shape[1], seed=1), floats(shape[1], seed=2)] if affine else []
+    op = ops.GroupNorm(groups, 1e-2)
+    _, average, scale = apply(op, x, *rows)
+    return [op, x, *rows], [ops.GroupNormGradient(groups), x, average, scale, g, *rows[:1]]
+
+
 def _cross_entropy(*shape: int, dtype: str = "int32") -> tuple[Row, Row]:
     logits, targets = floats(*shape), integers(*shape[:-1], below=shape[-1], dtype=dtype)
     op = ops.CrossEntropy()
@@ -84,6 +108,12 @@ FUSED: list[Row] = [
     *_rms_norm(4, 6),
     *_rms_norm(2, 4, 6),
     *_rms_norm(6),
+    *_batch_norm(4, 2, 3, 2),
+    *_batch_norm(6, 4),
+    *_batch_norm(4, 2, 6),
+    *_group_norm(2, 2, 4, 3, 2),
+    *_group_norm(4, 2, 4, 6, affine=False),
+    *_group_norm(1, 4, 6),
     *_cross_entropy(4, 6),
     *_cross_entropy(2, 4, 6),
     *_cross_entropy(6),

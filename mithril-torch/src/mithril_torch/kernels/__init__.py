@@ -2,12 +2,14 @@
 
 from mithril_torch.kernels import (
     attention,
+    channels,
     control,
     conv,
     dynamic_slicing,
     elementwise,
     grouped,
     host,
+    in_place,
     index,
     linalg,
     loss,
@@ -27,7 +29,7 @@ from mithril_torch.kernels import (
 from mithril_torch.kernels.table import EXPRESSIONS
 
 __all__ = [
-    "EXPRESSIONS", "attention", "control", "conv", "dynamic_slicing", "elementwise", "grouped",
-    "host", "index", "linalg", "loss", "matrix", "moe", "nn", "normalization", "optimizer", "order",
-    "pool", "position", "random", "reduce", "shape", "shard",
+    "EXPRESSIONS", "attention", "channels", "control", "conv", "dynamic_slicing", "elementwise",
+    "grouped", "host", "in_place", "index", "linalg", "loss", "matrix", "moe", "nn",
+    "normalization", "optimizer", "order", "pool", "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

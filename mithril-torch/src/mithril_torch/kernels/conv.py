@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mithril.spi import Types, ops
 
-from mithril_torch.kernels.table import kernel
+from mithril_torch.kernels.table import kernel, same
+from mithril_torch.program.image_layout import LayOut
 
 DIMENSIONS = 3
 """How many spatial dimensions PyTorch's kernels take at most."""
+
+
+same({LayOut: "images({0})"})
 
 
 @kernel(ops.Convolution)
@@ -31,7 +37,7 @@ def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> str:
     (result,) = op.infer(types)
     outer, _ = _split(op.padding)
     whole = [n + before + after for n, (before, after) in zip(op.size, outer, strict=True)]
-    x = f"{{0}}.new_empty({[*result.shape[:2], *whole]})"
+    x = f"blank({{0}}, {[*result.shape[:2], *whole]})"
     text = f"{_backward(op, '{0}', x, '{1}', 0, _is_narrow(types))}[0]"
     if whole == list(op.size):
         return text
@@ -45,9 +51,25 @@ def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> str:
     if len(op.stride) > DIMENSIONS:
         return f"convolve_windows_weight_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
     (result,) = op.infer(types)
-    outer, _ = _split(op.padding)
-    w = f"{{0}}.new_empty({list(result.shape)})"
-    return f"{_backward(op, '{1}', _pad('{0}', outer), w, 1, _is_narrow(types))}[1]"
+    w = f"blank({{0}}, {list(result.shape)})"
+    x, op = _skip_between(op) if _skips(op) else (_pad("{0}", _split(op.padding)[0]), op)
+    return f"{_backward(op, '{1}', x, w, 1, _is_narrow(types))}[1]"
+
+
+def _skips(op: ops.ConvolutionWeightGradient) -> bool:
+    """Return whether a window is one element, and not every element is in a window."""
+    return set(op.size) == {1} and any(step > 1 for step in op.stride)
+
+
+def _skip_between(op: ops.ConvolutionWeightGradient) -> tuple[str, ops.ConvolutionWeightGradient]:
+    """Return the text of the elements in windows, and the op on them alone.
+
+    With PyTorch 2.13, oneDNN writes past the end of such a gradient where channels lie last.
+    """
+    steps = ", ".join(f"::{step}" for step in op.stride)
+    rank = len(op.stride)
+    dense = replace(op, stride=(1,) * rank, padding=((0, 0),) * rank)
+    return f"{_pad('{0}', op.padding)}[:, :, {steps}]", dense
 
 
 def _backward(op: ops.Convolving, dy: str, x: str, w: str, wanted: int, is_narrow: bool) -> str:

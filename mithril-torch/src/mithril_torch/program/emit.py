@@ -16,19 +16,19 @@ from mithril.spi import (
     Graph,
     Node,
     Segment,
-    TensorType,
     Value,
     find_begun,
     issue_node,
     ops,
     segment_of,
 )
-from mithril.spi.ops import Constant, Convolving, FromHost, Repeat, UserOp, Wait, find_on_host
+from mithril.spi.ops import Constant, FromHost, Repeat, UserOp, Wait, find_on_host
 
 from mithril_torch.kernels import EXPRESSIONS
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.program.buffers import Buffer, plan_buffers, write_into
 from mithril_torch.program.codegen_options import in_range
+from mithril_torch.program.image_layout import LayOut
 from mithril_torch.program.module_scope import Line, ModuleScope
 from mithril_torch.program.names import Names, cause_comment, comment, describe_node, layer_of
 
@@ -141,6 +141,9 @@ class FunctionEmitter:
             yield from self._emit_collective(node, op, number)
         elif isinstance(node.op, FromHost):
             yield from self._emit_fetch(node, number)
+        elif isinstance(node.op, LayOut) and self._may_rename(node.inputs[0]):
+            yield from self._emit_layout(node)
+            return
         else:
             yield from self._emit_local(node)
         dead = self._last_uses.get(node, ())
@@ -164,8 +167,6 @@ class FunctionEmitter:
     def _format_expression(self, node: Node) -> str:
         types = [value.type for value in node.inputs]
         operands = [self._names[value] for value in node.inputs]
-        if self._module.codegen.channels_last and isinstance(node.op, Convolving):
-            operands = _use_channels_last(operands, types)
         if not isinstance(node.op, UserOp):
             return EXPRESSIONS[node.op.name](node.op, types).format(*operands)
         called = self._module.called
@@ -206,6 +207,17 @@ class FunctionEmitter:
         target = self._name_output(node.outputs[0])
         started = PendingCollective(work, target, node.outputs, "", number, segment_of(node))
         self._pending |= dict.fromkeys(node.outputs, started)
+
+    def _may_rename(self, value: Value) -> bool:
+        """Whether the name of a value is a variable of this function, and of nothing else."""
+        is_shared = self._names[value] in self._module.known.values()
+        return not is_shared and value not in self._buffer_of
+
+    def _emit_layout(self, node: Node) -> Iterator[str]:
+        """Write what lays an image out; nobody reads it as it was, so its name stays."""
+        (value,), (laid,) = node.inputs, node.outputs
+        self._names[laid] = name = self._names[value]
+        yield f"{name} = {EXPRESSIONS[node.op.name](node.op, [value.type]).format(name)}"
 
     # ---------------------------------------------------------------- collectives
 
@@ -336,13 +348,6 @@ class FunctionEmitter:
         lines.append(Line(f"return ({''.join(f'{name}, ' for name in emitter.results())})"))
         head = Line(f"def body_{number}({', '.join(names)}):")
         self._module.add_function([head, *indent(lines)])
-
-
-def _use_channels_last(operands: Sequence[str], types: Sequence[TensorType]) -> list[str]:
-    """Return the operands of a convolution; those in two dimensions have their channels last."""
-    return [
-        f"images({x})" if type.rank == 4 else x for x, type in zip(operands, types, strict=True)
-    ]
 
 
 def indent(lines: Sequence[Line]) -> list[Line]:

@@ -19,6 +19,8 @@ from mithril_torch.program.emit import FunctionEmitter, indent
 from mithril_torch.program.flatten_batch_dims import flatten_batch_dims
 from mithril_torch.program.fusing import accumulate_in_place, find_aliases, fuse
 from mithril_torch.program.gather_updates import gather_updates
+from mithril_torch.program.image_layout import lay_out_images
+from mithril_torch.program.in_place import join_relu_gradients, write_in_place
 from mithril_torch.program.module_scope import Line, ModuleScope, TextSegment
 from mithril_torch.program.names import comment, one_a_line, port_comment
 from mithril_torch.program.onednn import use_onednn
@@ -156,10 +158,14 @@ class Module(ModuleScope):
 
 def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()) -> Graph:
     """Return a graph that computes the same in the ops that are written."""
+    if codegen.channels_last:
+        graph = lay_out_images(graph)
     found = gather_updates(flatten_batch_dims(fuse(graph)))
     if codegen.compiled:
         return found
-    found = accumulate_in_place(found, free)
+    found = accumulate_in_place(join_relu_gradients(found), free)
+    if codegen.arrange is None:
+        found = write_in_place(found)
     return use_onednn(found) if codegen.uses_onednn else found
 
 

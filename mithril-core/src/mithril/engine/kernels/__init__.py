@@ -5,6 +5,7 @@ What is not here NumPy has from the shared ones, `mithril.engine.standard`.
 
 from mithril.engine.kernels import (
     attention,
+    channels,
     conv,
     dynamic_slicing,
     elementwise,
@@ -37,8 +38,8 @@ from mithril.engine.kernels.registry import (
 )
 
 __all__ = [
-    "KERNELS", "Kernel", "KernelTable", "Run", "attention", "conv", "dynamic_slicing",
-    "elementwise", "grouped", "host", "index", "kernel", "kernels_for", "linalg", "loss", "matrix",
-    "moe", "nn", "normalization", "on_namespace", "optimizer", "order", "pool", "position",
-    "random", "reduce", "shape", "shard",
+    "KERNELS", "Kernel", "KernelTable", "Run", "attention", "channels", "conv",
+    "dynamic_slicing", "elementwise", "grouped", "host", "index", "kernel", "kernels_for", "linalg",
+    "loss", "matrix", "moe", "nn", "normalization", "on_namespace", "optimizer", "order", "pool",
+    "position", "random", "reduce", "shape", "shard",
 ]  # fmt: skip

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -19,24 +18,34 @@ from mithril.types import Shape, TensorType
 class Product:
     """An einsum as a product of [batch, rows, contracted] and [batch, contracted, columns].
 
+    Operands are arranged by expressions, of which a kernel is written: a small product would feel
+    each call of a function, and each view that changes nothing.
+
     Args:
-        left: what arranges one operand.
-        right: what arranges the other.
+        left: the expression that arranges the operand x.
+        right: the expression that arranges the operand y.
         shape: of the product.
         sizes: of the letters of the result, as the product has them in order.
         order: of these letters in the result.
+        is_plain: whether it is one product of two matrices of floats that BLAS knows.
     """
 
-    left: Run
-    right: Run
+    left: str
+    right: str
     shape: Shape
     sizes: Shape
     order: tuple[int, ...]
+    is_plain: bool
 
     @property
     def is_in_order(self) -> bool:
         """Whether the product has its elements as the result has them."""
         return self.order == tuple(range(len(self.order)))
+
+    @property
+    def function(self) -> str:
+        """The name of NumPy's function for it: `dot` begins sooner, and knows no batches."""
+        return "dot" if self.is_plain or not self.sizes else "matmul"
 
 
 def as_product(op: Einsum, types: Sequence[TensorType]) -> Product:
@@ -53,21 +62,29 @@ def as_product(op: Einsum, types: Sequence[TensorType]) -> Product:
 
     outer = tuple(sizes[c] for c in batch)
     arrange_left = _arrange(
-        left, types[0].shape, [*batch, *rows, *contracted], (*outer, size(rows), size(contracted))
+        "x",
+        left,
+        types[0].shape,
+        [*batch, *rows, *contracted],
+        (*outer, size(rows), size(contracted)),
     )
     arrange_right = _arrange(
+        "y",
         right,
         types[1].shape,
         [*batch, *contracted, *columns],
         (*outer, size(contracted), size(columns)),
     )
     made = [*batch, *rows, *columns]
+    if not made:  # libraries add up vectors more exactly than they multiply a row and a column
+        arrange_left, arrange_right = (f"{x}.reshape(-1)" for x in (arrange_left, arrange_right))
     return Product(
         arrange_left,
         arrange_right,
         (*outer, size(rows), size(columns)),
         tuple(sizes[c] for c in made),
         tuple(made.index(c) for c in result),
+        not batch and types[0].dtype.is_float and types[0].dtype.itemsize <= 8,
     )
 
 
@@ -75,13 +92,9 @@ def as_product(op: Einsum, types: Sequence[TensorType]) -> Product:
 def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
     """Arrange both operands as matrices; 16-bit floats are multiplied in float32."""
     product = as_product(op, types)
-    arrange_left, arrange_right = product.left, product.right
-    multiply = xp.matmul if product.sizes else _multiply_rows(xp)
-    arrange_result = _rearrange(product)
-
-    def run(x: Any, y: Any) -> Any:
-        return arrange_result(multiply(arrange_left(x), arrange_right(y)))
-
+    made = f"multiply({product.left}, {product.right})"
+    multiply = getattr(xp, product.function)
+    run: Run = eval(f"lambda x, y: {_rearrange(made, product)}", {"multiply": multiply})
     if types[0].dtype.itemsize >= 4:
         return run
     wide, dtype = np.dtype(np.float32), types[0].dtype.numpy
@@ -90,22 +103,22 @@ def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
     )
 
 
-def _multiply_rows(xp: ModuleType) -> Run:
-    """Return the function for a row and a column; libraries add up vectors more exactly."""
-    return lambda x, y: xp.dot(x.reshape(-1), y.reshape(-1))
-
-
-def _arrange(term: str, sizes: Shape, wanted: Sequence[str], shape: Shape) -> Run:
-    """Return the function that transposes, then reshapes; it does only what changes something."""
+def _arrange(x: str, term: str, sizes: Shape, wanted: Sequence[str], shape: Shape) -> str:
+    """Return the expression that transposes, then reshapes; it does only what changes something."""
     order = tuple(term.index(c) for c in wanted)
-    if order != tuple(range(len(order))):
-        return lambda x: x.transpose(order).reshape(shape)
-    return (lambda x: x) if shape == sizes else lambda x: x.reshape(shape)
+    arranged = _transpose(x, order)
+    return arranged if shape == tuple(sizes[i] for i in order) else f"{arranged}.reshape({shape})"
 
 
-def _rearrange(product: Product) -> Run:
-    """Return the function that reshapes, then transposes; it does only what changes something."""
-    sizes, order = product.sizes, product.order
-    if not product.is_in_order:
-        return lambda x: x.reshape(sizes).transpose(order)
-    return (lambda x: x) if sizes == product.shape else lambda x: x.reshape(sizes)
+def _rearrange(made: str, product: Product) -> str:
+    """Return the expression that reshapes, then transposes; it does only what changes something."""
+    sizes, shape = product.sizes, product.shape if product.sizes else ()
+    reshaped = made if sizes == shape else f"{made}.reshape({sizes})"
+    return _transpose(reshaped, product.order)
+
+
+def _transpose(x: str, order: tuple[int, ...]) -> str:
+    """Return the expression that brings the dimensions of an array into an order."""
+    if order == tuple(range(len(order))):
+        return x
+    return f"{x}.T" if order == (1, 0) else f"{x}.transpose({order})"

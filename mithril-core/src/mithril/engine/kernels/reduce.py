@@ -40,10 +40,12 @@ def _product_with_ones(
     is_leading, terms = find_ends(axes, x), math.prod(x.shape[i] for i in axes)
     if is_leading is None:
         return None
-    ones, shape, multiply = xp.ones(terms, dtype=x.dtype.numpy), result.shape, xp.matmul
+    ones, shape, dot = xp.ones(terms, dtype=x.dtype.numpy), result.shape, xp.dot
+    if x.rank == 2 and result.rank == 1:  # a small sum would feel each view
+        return (lambda x: dot(ones, x)) if is_leading else (lambda x: dot(x, ones))
     if is_leading:
-        return lambda x: multiply(ones, x.reshape(terms, -1)).reshape(shape)
-    return lambda x: multiply(x.reshape(-1, terms), ones).reshape(shape)
+        return lambda x: dot(ones, x.reshape(terms, -1)).reshape(shape)
+    return lambda x: dot(x.reshape(-1, terms), ones).reshape(shape)
 
 
 def find_ends(axes: tuple[int, ...], x: TensorType) -> bool | None:

@@ -114,7 +114,7 @@ def _sum_as_product(is_leading: bool, x: TensorType, terms: int) -> Run:
     def run(x: Any, out: Any) -> Any:
         flat = x.reshape(terms, -1) if is_leading else x.reshape(-1, terms)
         left, right = (ones, flat) if is_leading else (flat, ones)
-        np.matmul(left, right, out=out.reshape(-1))
+        np.dot(left, right, out=out.reshape(-1))
         return out
 
     return run
@@ -134,8 +134,8 @@ def einsum(op: Einsum, types: Types) -> Run | None:
     if types[0].dtype.itemsize < 4 or not product.is_in_order:
         return None
 
-    def run(x: Any, y: Any, out: Any) -> Any:
-        np.matmul(product.left(x), product.right(y), out=out.reshape(product.shape))
-        return out
-
+    multiply, shape = getattr(np, product.function), product.shape if product.sizes else ()
+    scope = {"multiply": multiply}
+    made = f"multiply({product.left}, {product.right}, out=out.reshape({shape}))"
+    run: Run = eval(f"lambda x, y, out: {made}.reshape({product.sizes})", scope)
     return run

@@ -11,7 +11,9 @@ from mithril.models.initializers import Constant
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
 from mithril.models.trace_context import is_inference, layer_path, parameter
-from mithril.ops import accumulator, cast, layer_norm, mean, rms_norm, rsqrt, stop_gradient
+from mithril.ops import cast, layer_norm, rms_norm, stop_gradient
+from mithril.ops.batch_norm import batch_norm, normalize_channels
+from mithril.ops.group_norm import group_norm
 
 
 @layer(parameters=("weight", "bias"), checks={"epsilon": POSITIVE_NUMBER})
@@ -147,23 +149,12 @@ def InstanceNorm(  # noqa: N802
 
 def _normalize_groups(input: Tensor, groups: int, epsilon: float, affine: bool) -> Tensor:
     """Return groups of channels of each sample at mean 0 and variance 1, scaled and shifted."""
-    batch, channels, *spatial = input.shape
-    wide = cast(input, accumulator(input.dtype))
-    # Groups are a dimension of their own: where channels are split into whole groups, so is this.
-    wide = wide.reshape(batch, groups, channels // groups, *spatial)
-    axes = tuple(range(2, wide.ndim))
-    away = wide - mean(wide, axes, keepdims=True)
-    normal = away * rsqrt(mean(away * away, axes, keepdims=True) + epsilon)
-    normal = normal.reshape(*input.shape)
+    rows = []
     if affine:
-        column = (channels,) + (1,) * len(spatial)
-        gain, bias = (
-            cast(parameter(name, (channels,), Constant(start)), wide.dtype).reshape(column)
-            for name, start in (("weight", 1.0), ("bias", 0.0))
-        )
-        normal = normal * gain + bias
-    output: Tensor = cast(normal, input.dtype)
-    return output
+        shape = input.shape[1:2]
+        rows = [parameter("weight", shape, Constant(1.0)), parameter("bias", shape, Constant(0.0))]
+    output: Tensor = group_norm(input, rows, groups, epsilon)
+    return cast(output, input.dtype)
 
 
 @layer(
@@ -211,28 +202,20 @@ def BatchNorm(  # noqa: N802
     channels = _channels(input, running_mean, running_variance)
     gain = parameter("weight", (channels,), Constant(1.0))
     bias = parameter("bias", (channels,), Constant(0.0))
-    column = (channels,) + (1,) * (input.ndim - 2)
-
-    def normalize(average: Tensor, variance: Tensor) -> Tensor:
-        scale: Tensor = rsqrt(variance + epsilon) * gain
-        return (input - average.reshape(column)) * scale.reshape(column) + bias.reshape(column)
-
     if is_inference():
-        output = normalize(running_mean, running_variance)
+        known = (running_mean, running_variance)
+        output = normalize_channels(input, gain, bias, *known, epsilon)
         return {"output": output, "new_mean": running_mean, "new_variance": running_variance}
-    axes = (0, *range(2, input.ndim))
     count = input.size // channels
     if count < 2:
         raise ShapeError(
             f"layer '{layer_path()}' has {count} element per channel in {input.type}; the variance "
             f"of a batch needs two, or compile with inference=True"
         )
-    average: Tensor = mean(input, axes)
-    away = input - average.reshape(column)
-    variance: Tensor = mean(away * away, axes)
+    output, average, variance = batch_norm(input, gain, bias, epsilon)
     unbiased = variance * (count / (count - 1))
     return {
-        "output": normalize(average, variance),
+        "output": output,
         "new_mean": _move_channels(running_mean, average, momentum),
         "new_variance": _move_channels(running_variance, unbiased, momentum),
     }
@@ -240,7 +223,7 @@ def BatchNorm(  # noqa: N802
 
 def _move_channels(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
     """The statistics learn nothing: no gradient flows through them."""
-    held: Tensor = stop_gradient(batch)
+    held: Tensor = stop_gradient(cast(batch, running.dtype))
     return running * (1.0 - momentum) + held * momentum
 
 

@@ -141,11 +141,13 @@ class Function:
         arriving = self._form(form)
         arrays = arriving.arrays(backend, leaves)
         known = self._bindings.of_last_said(form, arrays)
-        said = () if known else arriving.say([x.kind for x in arrays])
-        bound = known or self._bind(backend, form, said)
+        if known is None:
+            bound, others = self._bind(backend, form, arriving.say([x.kind for x in arrays])), None
+        else:
+            bound, others = known
         bound.interface.source.check_numbers(leaves)
         bound.interface.source.check_indices(leaves)
-        arrays = bound.settle(arrays)
+        arrays = bound.settle(arrays, others)
         if known is None:
             self._bindings.remember(form, arrays, bound)
         made = _run(bound, arrays)

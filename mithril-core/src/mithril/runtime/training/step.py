@@ -270,7 +270,8 @@ class TrainStep:
 
     def _find(self, inputs: Sequence[Array], warmup: int | None) -> Bound[StepSource]:
         """Return the step for a batch, planned if need be."""
-        known = self._bindings.of_last_said(warmup, inputs)
+        last = self._bindings.of_last_said(warmup, inputs)
+        known = None if last is None else last[0]
         if known is None:
             kinds = [x.kind.said for x in inputs]
             known = self._bindings.find(warmup, kinds)

@@ -18,6 +18,7 @@ import torch
 from mithril_torch.program.host_copies import fetch as fetch
 from mithril_torch.program.host_copies import to_host as to_host
 from mithril_torch.program.runtime_library.attention import *
+from mithril_torch.program.runtime_library.channels import *
 from mithril_torch.program.runtime_library.collectives import *
 from mithril_torch.program.runtime_library.convolution import *
 from mithril_torch.program.runtime_library.dynamic_slicing import *

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,15 @@ aten = torch.ops.aten
 def images(x: torch.Tensor) -> torch.Tensor:
     """Return images whose channels lie last in memory; what they make lies alike."""
     return x.contiguous(memory_format=torch.channels_last)
+
+
+def blank(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return memory for an image nobody has written to; its channels are last where others' are."""
+    is_last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.contiguous_format
+    if is_last and not like.is_contiguous():
+        layout = torch.channels_last
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=layout)
 
 
 def convolution_16(x: torch.Tensor, w: torch.Tensor, *how: Any) -> torch.Tensor:
@@ -31,4 +41,4 @@ def convolution_backward_16(
     return [None if gradient is None else gradient.to(dy.dtype) for gradient in found]
 
 
-__all__ = ["convolution_16", "convolution_backward_16", "images"]
+__all__ = ["blank", "convolution_16", "convolution_backward_16", "images"]

@@ -36,11 +36,11 @@ def adamw_steps(
             parameters, gradients, firsts, seconds, rate, count, b1, b2, eps, weight_decay
         )
     parameters = own_memory(parameters, own[0])
-    firsts = own_memory(firsts, own[1])
-    seconds = own_memory(seconds, own[2])
+    firsts = lay_alike(own_memory(firsts, own[1]), parameters)
+    seconds = lay_alike(own_memory(seconds, own[2]), parameters)
     torch._fused_adamw_(
         parameters,
-        [gradient.contiguous() for gradient in gradients],  # the kernel takes memory as it lies
+        lay_alike(gradients, parameters),  # the kernel takes memory as it lies
         firsts,
         seconds,
         [],
@@ -94,16 +94,36 @@ def own_memory(tensors: Tensors, is_given_up: bool) -> Tensors:
     Others are copied, and so is what does not lie in order.
     """
     if not is_given_up:
-        return [x.clone(memory_format=torch.contiguous_format) for x in tensors]
+        return [copy_in_order(x) for x in tensors]
     most = count_holders_of_list()
     return [
-        x.clone(memory_format=torch.contiguous_format)
-        if count > most or is_shared or not x.is_contiguous()
-        else x
+        copy_in_order(x) if count > most or is_shared or find_order(x) is None else x
         for count, is_shared, x in zip(  # noqa: B905
             count_each(tensors), find_shared(tensors), tensors
         )
     ]
+
+
+def find_order(x: torch.Tensor) -> torch.memory_format | None:
+    """Return in which of two orders a tensor lies, without gaps; None if it does in neither."""
+    if x.is_contiguous():
+        return torch.contiguous_format
+    is_last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if is_last else None
+
+
+def copy_in_order(x: torch.Tensor) -> torch.Tensor:
+    """Return a copy that lies as the tensor does, in order if that does not."""
+    return x.clone(memory_format=find_order(x) or torch.contiguous_format)
+
+
+def lay_alike(tensors: Tensors, likes: Tensors) -> Tensors:
+    """Return tensors, each of which lies as that at its place in a list of others in order."""
+    found = []
+    for x, like in zip(tensors, likes):  # noqa: B905
+        order = find_order(like) or torch.contiguous_format
+        found.append(x if find_order(x) is order else x.contiguous(memory_format=order))
+    return found
 
 
 @cache
