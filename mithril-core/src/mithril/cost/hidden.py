@@ -44,7 +44,7 @@ def find_hiding(graph: Graph, pricing: Pricing) -> Hiding:
         pricing: says what its parts take.
     """
     work = pricing.price(graph)
-    simulated = simulate_program(work)
+    simulated = simulate_program(work, tells_events=False)
     taken: dict[Node, float] = {}
     times: dict[Node, int] = {}
     _list_taken(work.steps, 1, taken, times)

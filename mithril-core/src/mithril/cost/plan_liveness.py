@@ -115,14 +115,14 @@ class Replay:
         """Return what an input of the plan is."""
         if name in self._parameters:
             return "parameters"
-        return "optimizer" if name in self.plan.optimizer else "inputs"
+        return "optimizer" if name in self._optimizer else "inputs"
 
     def kind_of_output(self, name: str) -> str:
         """Return what an output of the plan is; nothing for what stages hand on."""
         if name not in self._made:
             return ""
         kept = name.removeprefix(NEXT)
-        if name.startswith(NEXT) and kept in {*self._parameters, *self.plan.optimizer}:
+        if name.startswith(NEXT) and (kept in self._parameters or kept in self._optimizer):
             return self.kind_of_input(kept)
         is_gradient = name.startswith(GRADIENT) and name.removeprefix(GRADIENT) in self._parameters
         return "gradients" if is_gradient else "outputs"
@@ -148,6 +148,10 @@ class Replay:
     @cached_property
     def _parameters(self) -> frozenset[str]:
         return frozenset(self.plan.parameters)
+
+    @cached_property
+    def _optimizer(self) -> frozenset[str]:
+        return frozenset(self.plan.optimizer)
 
     @cached_property
     def _kinds(self) -> Mapping[str, str]:

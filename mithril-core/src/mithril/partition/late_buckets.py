@@ -30,7 +30,7 @@ def join_late(graph: Graph, fill: Filling, pricing: Pricing) -> Graph:
         return graph
     last = {bucket[-1]: bucket for bucket in buckets}
     absorbed = {node for bucket in buckets for node in bucket}
-    late = _dependents(graph, absorbed)
+    late, made_late = _find_dependents(graph, absorbed)
     nodes: list[Node] = []
     tail: list[Node] = []
     for node in graph.nodes:
@@ -40,7 +40,8 @@ def join_late(graph: Graph, fill: Filling, pricing: Pricing) -> Graph:
             tail.append(node)
             continue
         placed = fill.join(last[node]) if node in last else node
-        tail = _take_needed(tail, placed, nodes)
+        if not made_late.isdisjoint(placed.inputs):
+            tail = _take_needed(tail, placed, nodes)
         nodes.append(placed)
     return Graph(graph.inputs, (*nodes, *tail), graph.outputs)
 
@@ -148,15 +149,15 @@ def find_waiting(graph: Graph) -> dict[Node, tuple[int, int]]:
     return found
 
 
-def _dependents(graph: Graph, sources: set[Node]) -> set[Node]:
-    """Return the nodes that need a result of one of the sources."""
+def _find_dependents(graph: Graph, sources: set[Node]) -> tuple[set[Node], set[Value]]:
+    """Return the nodes that need a result of one of the sources, and the results of all these."""
     late_values = {value for node in sources for value in node.outputs}
     dependents = set()
     for node in graph.nodes:
         if node not in sources and late_values.intersection(node.inputs):
             dependents.add(node)
             late_values.update(node.outputs)
-    return dependents
+    return dependents, late_values
 
 
 __all__ = ["find_waiting", "join_late"]

@@ -60,7 +60,7 @@ def _join_alike(graph: Graph, fill: Filling, pricing: Pricing) -> Graph:
 
 
 def _simulate(graph: Graph, pricing: Pricing) -> float:
-    return simulate_program(pricing.price(graph)).seconds
+    return simulate_program(pricing.price(graph), tells_events=False).seconds
 
 
 def _list_types(node: Node) -> Types:

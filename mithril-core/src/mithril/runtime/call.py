@@ -66,7 +66,8 @@ class Interface(Generic[Source]):
 
     def donating(self, names: Collection[str]) -> Interface[Source]:
         """Return the same with the arguments of some names given up."""
-        donated = tuple(i for i, name in enumerate(self.arguments) if name in names)
+        given_up = frozenset(names)
+        donated = tuple(i for i, name in enumerate(self.arguments) if name in given_up)
         return replace(self, donated=donated)
 
 

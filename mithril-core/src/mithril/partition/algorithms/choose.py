@@ -121,7 +121,7 @@ class Chooser:
                 yield name
 
     def _measure(self, graph: Graph) -> float:
-        return simulate_program(self._pricing.price(graph)).seconds
+        return simulate_program(self._pricing.price(graph), tells_events=False).seconds
 
 
 def refine_for(mesh: Mesh, hardware: Hardware, asked: Algorithms, nodes: Iterable[Node]) -> Mesh:

@@ -68,10 +68,17 @@ def find_order(
         asked: the strategy; not `none`.
         room: as of `place_collectives`.
     """
-    best = Ordered.of(graph, pricing)
+    is_forced = asked.strategy == BUCKET
+    if room is not None:
+        return _find_order(graph, _Placing(pricing, is_forced), room)
+    key = find_order, graph, is_forced
+    return pricing.find_once(key, lambda: _find_order(graph, _Placing(pricing, is_forced), None))
+
+
+def _find_order(graph: Graph, placing: _Placing, room: Sequence[int] | None) -> Ordered:
+    best = Ordered.of(graph, placing.pricing)
     if not best.hiding.taken:
         return best
-    placing = _Placing(pricing, is_forced=asked.strategy == BUCKET)
     if room is None:
         best = placing.defer(best)
     best = placing.advance(best, room)

@@ -8,7 +8,7 @@ et al., "Megatron-LM", and later versions of it).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from mithril.cost.hidden import Hiding
 from mithril.ir import Graph, Node, Phase, Value
@@ -43,8 +43,7 @@ def postpone(graph: Graph, hiding: Hiding, seconds: Mapping[Node, float]) -> Gra
         late = _choose(nodes, window, exposed, seconds)
         if late:
             found_before.update(late)
-            nodes = [other for other in nodes if other not in late]
-            nodes += late
+            _move_to_end(nodes, late)
     return Graph(graph.inputs, tuple(nodes), graph.outputs)
 
 
@@ -66,6 +65,15 @@ def _choose(
         late.append(other)
         total += seconds.get(other, 0.0)
     return dict.fromkeys(reversed(late)) if total else {}
+
+
+def _move_to_end(nodes: list[Node], late: Collection[Node]) -> None:
+    """Move some of the last nodes behind all others."""
+    left, start = len(late), len(nodes)
+    while left:
+        start -= 1
+        left -= nodes[start] in late
+    nodes[start:] = [*(node for node in nodes[start:] if node not in late), *late]
 
 
 __all__ = ["postpone"]

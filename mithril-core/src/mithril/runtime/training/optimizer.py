@@ -237,17 +237,18 @@ def _check_captured(builder: FunctionBuilder) -> None:
 
 def _give_scopes(graph: Graph, parameters: Types, state: Types) -> Graph:
     """Return the update with nodes of one parameter stamped with the path of its layer."""
-    of: dict[Value, frozenset[str]] = {}
+    scopes: dict[Value, str] = {}  # of what depends on parameters
     owners_of = match_parameters(dict(state), dict(parameters))
     owners_of |= {name: name for name in parameters}
     for value in graph.inputs:
         owner = owners_of.get(value.name.removeprefix(GRADIENT))
-        of[value] = frozenset() if owner is None else frozenset({owner})
+        if owner is not None:
+            scopes[value] = owner.rpartition(".")[0] or OPTIMIZER
     nodes: list[Node] = []
     for node in graph.nodes:
-        owners = frozenset[str]().union(*(of[value] for value in node.inputs))
-        of.update(dict.fromkeys(node.outputs, owners))
-        layers = {name.rpartition(".")[0] for name in owners}
-        scope = layers.pop() if len(layers) == 1 else OPTIMIZER
-        nodes.append(replace(node, scope=scope or OPTIMIZER))
+        layers = {scopes[value] for value in node.inputs if value in scopes}
+        scope = next(iter(layers)) if len(layers) == 1 else OPTIMIZER
+        nodes.append(replace(node, scope=scope))
+        if layers:
+            scopes.update(dict.fromkeys(node.outputs, scope))
     return Graph(graph.inputs, tuple(nodes), graph.outputs)
