@@ -103,3 +103,16 @@ def test_the_line_of_a_backend_is_not_one_of_the_core(tmp_path: Path) -> None:
     assert re.search(
         r"^JSONDecodeError: .* \(\w+\.py:\d+, called at mithril_faulty\.py:\d+\)$", row["note"]
     )
+
+
+def test_an_op_without_operands_says_what_is_wrong(tmp_path: Path) -> None:
+    write_faulty(tmp_path, "wrap('iota', lambda y: y + y.dtype.type(1))")
+    asked = ("backends", "check", "faulty", "--level", "smoke", "-k", "ops/iota", "--json")
+    (row,) = json.loads(mithril(*asked, path=tmp_path).stdout)["results"]
+    assert row["status"] == "wrong"
+    assert re.search(r"cases: off by 1 at \[.*smallest failing case: iota\[.*no operands", row["note"])
+    (tmp_path / "raises").mkdir()
+    write_faulty(tmp_path / "raises", "KERNELS['iota'] = lambda op, types: types[0]")
+    (row,) = json.loads(mithril(*asked, path=tmp_path / "raises").stdout)["results"]
+    assert "kernel 'iota' of backend 'faulty' raises IndexError: list index" in row["note"]
+    assert "acme_faulty.py:" in row["note"]

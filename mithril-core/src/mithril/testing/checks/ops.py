@@ -120,16 +120,21 @@ def _explain(name: str, engine: Engine, chosen: list[Wanted], together: str) -> 
         if difference:
             failing.append(Failing(op, arrays, difference))
         else:
-            good.add(coarsest(*arrays))
+            good.add(_dtype_of(op, arrays))
     if not failing:
         return Mismatch(
             f"each case of {name} is right alone, and all in one program are not: {together}"
         )
-    is_wide = {coarsest(*found.arrays) for found in failing} == {DType.float64}
+    is_wide = {_dtype_of(found.op, found.arrays) for found in failing} == {DType.float64}
     cause = FLOAT64_ALONE if is_wide and DType.float32 in good else ""
     least = min(failing, key=lambda found: sum(array.size for array in found.arrays))
     share = f"{len(failing)} of {len(chosen)} cases: "
     return Mismatch(share + str(shrink(least, judge)), cause)
+
+
+def _dtype_of(op: Op, arrays: Arrays) -> DType:
+    """Return the dtype that says how precise a case is; an op without operands has its results'."""
+    return coarsest(*(arrays or apply(op)))
 
 
 def judge_op(engine: Engine, op: Op, arrays: Arrays) -> str:
