@@ -49,6 +49,36 @@ def test_what_several_checks_fail_for_is_said_once_more(tmp_path: Path) -> None:
     assert re.search(r"raises TypeError: no such dtype \(acme_faulty\.py:\d+\); its operands", relu)
 
 
+OF_SHAPES = """
+def refuse(x):
+    raise ValueError(f"shape {x.shape} has {x.size} elements, not {x.size + 1.5} of float16")
+replace('relu', refuse); replace('tanh', refuse)
+def shard(self, shards, sharding, device):
+    found = NumpyEngine.shard(self, shards, sharding, device)
+    if found.ndim == 3 and found.dtype == np.float32:
+        raise ValueError(f"TensorShape({list(found.shape)}) is refused")
+    return found
+Faulty.shard = shard
+"""
+
+
+def test_causes_that_differ_in_numbers_are_one(tmp_path: Path) -> None:
+    """Those of kernels, and those that an op ends in behind its kernel, where it is `wrong`."""
+    write_faulty(tmp_path, OF_SHAPES)
+    asked = ("backends", "check", "faulty", "--level", "smoke", "--json", "-k", "ops/*")
+    rows = json.loads(mithril(*asked, path=tmp_path).stdout)["results"]
+    bad = [row for row in rows if not row["good"]]
+    refused = [row for row in bad if "ValueError: TensorShape([" in row["note"]]
+    assert len({row["cause"] for row in refused}) > 1
+    assert {row["status"] for row in refused} == {"wrong"}
+    lines = mithril(*asked[:-3], *asked[-2:], path=tmp_path).stdout.splitlines()
+    causes = lines[lines.index("causes of several") + 1 : -1]
+    assert len(causes) == 2, causes
+    assert causes[0].startswith(f"  {len(refused)} of {len(bad)} that fail")
+    assert causes[1].startswith(f"  2 of {len(bad)} that fail")
+    assert causes[1].endswith("of float16")
+
+
 @pytest.mark.parametrize("group", ["ops", "gradients"])
 def test_float64_that_is_computed_in_less_is_told(group: str, tmp_path: Path) -> None:
     def list_causes(fault: str) -> set[str | None]:
