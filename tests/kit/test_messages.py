@@ -140,9 +140,37 @@ def test_an_op_without_operands_says_what_is_wrong(tmp_path: Path) -> None:
     asked = ("backends", "check", "faulty", "--level", "smoke", "-k", "ops/iota", "--json")
     (row,) = json.loads(mithril(*asked, path=tmp_path).stdout)["results"]
     assert row["status"] == "wrong"
-    assert re.search(r"cases: off by 1 at \[.*smallest failing case: iota\[.*no operands", row["note"])
+    assert re.search(
+        r"cases: off by 1 at \[.*smallest failing case: iota\[.*no operands", row["note"]
+    )
     (tmp_path / "raises").mkdir()
     write_faulty(tmp_path / "raises", "KERNELS['iota'] = lambda op, types: types[0]")
     (row,) = json.loads(mithril(*asked, path=tmp_path / "raises").stdout)["results"]
     assert "kernel 'iota' of backend 'faulty' raises IndexError: list index" in row["note"]
     assert "acme_faulty.py:" in row["note"]
+
+
+FOREIGN = """
+class TensorShape:
+    def __init__(self, sizes): self.sizes = sizes
+    def __iter__(self): return iter(self.sizes)
+    def __repr__(self): return f"TensorShape({list(self.sizes)})"
+class Foreign:
+    def __init__(self, x): self.x, self.shape, self.dtype = x, TensorShape(x.shape), f"<{x.dtype}>"
+    def __array__(self, dtype=None, copy=None): return self.x
+Faulty.put = lambda self, *a: [Foreign(x) for x in NumpyEngine.put(self, *a)]
+Faulty.shard = lambda self, shards, s, device: NumpyEngine.shard(self, [x.x for x in shards], s, device)
+"""
+
+
+def test_arrays_that_mithril_cannot_read_are_told_by_their_shape_and_dtype(tmp_path: Path) -> None:
+    write_faulty(tmp_path, FOREIGN)
+    asked = ("backends", "check", "faulty", "--level", "smoke", "-k", "engine/*", "--json")
+    rows = {row["id"]: row for row in json.loads(mithril(*asked, path=tmp_path).stdout)["results"]}
+    row = rows["engine/put and shard"]
+    text = "put of backend 'faulty' returns a Foreign of shape `TensorShape([])`"
+    assert row["note"].startswith(text), row
+    assert "not a tuple of ints; wrap the library's arrays in a class that has one" in row["note"]
+    assert "is no dtype of Mithril; Engine.dtype_name says what it is called" in row["note"]
+    assert "of shape `TensorShape([])`" in row["cause"]
+    assert "of shape `TensorShape([4, 6])`" in rows["engine/memory"]["note"]

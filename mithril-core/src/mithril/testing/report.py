@@ -15,7 +15,9 @@ from mithril.testing.speed import Speed, describe_speed
 JSON_SCHEMA = 1
 NAME_WIDTH, STATUS_WIDTH = 24, 9
 CAUSES_SHOWN = 8
-NUMBERS = re.compile(r"\[[\d, ]*\]|\([\d, ]*\)|(?<![\w.])(0x[0-9a-f]+|\d+(\.\d*)?(e[+-]?\d+)?)(?!\w)")
+NUMBERS = re.compile(
+    r"\[[\d, ]*\]|\([\d, ]*\)|(?<![\w.])(0x[0-9a-f]+|\d+(\.\d*)?(e[+-]?\d+)?)(?!\w)"
+)
 """Shapes and numbers in what a library says, by which one cause is told differently each time."""
 
 

@@ -9,7 +9,15 @@ from mithril.engine import Engine, KernelNames
 from mithril.errors import BackendError, FaultyBackendError
 from mithril.ir import Op
 from mithril.testing.cases import CASES, Case, is_first_of_its_op, with_floats
-from mithril.testing.check import Check, Mismatch, Missing, Outcome, Status, describe_error, find_cause
+from mithril.testing.check import (
+    Check,
+    Mismatch,
+    Missing,
+    Outcome,
+    Status,
+    describe_error,
+    find_cause,
+)
 from mithril.testing.compare import describe_difference
 from mithril.testing.evaluate import apply, coarsest, graph_of, inputs_of, type_of
 from mithril.testing.levels import Level
