@@ -174,3 +174,21 @@ def test_arrays_that_mithril_cannot_read_are_told_by_their_shape_and_dtype(tmp_p
     assert "is no dtype of Mithril; Engine.dtype_name says what it is called" in row["note"]
     assert "of shape `TensorShape([])`" in row["cause"]
     assert "of shape `TensorShape([4, 6])`" in rows["engine/memory"]["note"]
+
+
+def test_a_collective_is_not_blamed_for_a_kernel_that_is_missing(tmp_path: Path) -> None:
+    write_faulty(tmp_path, "del KERNELS['transpose'], KERNELS['slice'], KERNELS['subtract']")
+    asked = ("backends", "check", "faulty", "--level", "smoke", "-k", "[ec][no][lg]*", "--json")
+    rows = {row["id"]: row for row in json.loads(mithril(*asked, path=tmp_path).stdout)["results"]}
+    for name, ops in {
+        "collectives/all_reduce": "'subtract'",
+        "collectives/all_gather": "'slice', 'transpose'",
+        "collectives/start and wait": "'subtract'",
+        "engine/memory": "'transpose'",
+    }.items():
+        assert rows[name]["status"] == "missing"
+        assert rows[name]["note"] == (
+            f"not tried: its programs compute with {ops}, and backend 'faulty' has no kernel for "
+            f"that; add one"
+        )
+    assert rows["collectives/parts of a device"]["good"]

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 JSON_SCHEMA = 1
 CANNOT_OPEN = 3
 NAMES_SHOWN = 8
-RUN_WITHOUT_KERNEL = frozenset({"axis_index", "checkpoint", "repeat", "wait"})
-"""Ops that what runs a program runs itself, or that are taken out before."""
 OPTION = ("name", "type", "default")
 PATIENCE = 20
 """Seconds that modules of plugins may take to load."""
@@ -272,6 +270,7 @@ def _list_ops() -> tuple[set[str], set[str]]:
     """
     from mithril.ir import Op, registry
     from mithril.ops.own_kernel import KernelOp
+    from mithril.transform.expand import RUN_WITHOUT_KERNEL
 
     known = {
         name: op

@@ -19,6 +19,7 @@ from mithril.testing.arrays import booleans, floats, integers
 from mithril.testing.check import Check, Mismatch, Outcome
 from mithril.testing.compare import describe_difference
 from mithril.testing.levels import Level
+from mithril.testing.running import require_kernels
 from mithril.testing.target import Target
 from mithril.types import DType, TensorType
 
@@ -89,6 +90,7 @@ def check_memory(target: Target, level: Level) -> Outcome:
     held = engine.shard(handle, port.sharding, 0)
     _expect(not held.flags.writeable, "shard returns an array that can be written to")
     program = _write_program(port)
+    require_kernels(engine, program)
     first, again = (_read(engine, program, handle) for _ in range(2))
     difference = describe_difference(engine.shard(handle, port.sharding, 0), host)
     _expect(not difference, f"a program changes its input: {difference}")
