@@ -9,6 +9,7 @@ import numpy as np
 
 from mithril.engine import Engine
 from mithril.engine.checks import check_executable
+from mithril.engine.standard.namespace import NEEDED_DTYPES
 from mithril.errors import nearest
 from mithril.ir import Builder, registry
 from mithril.mesh import Mesh, P, Sharding
@@ -40,7 +41,7 @@ def check_names(target: Target, level: Level) -> Outcome:
     _expect_names("kernels", engine.kernels)
     _expect_known("capabilities", engine.capabilities, set(collectives()))
     _expect_known("dtypes", engine.dtypes, set(DType))
-    for dtype in ("float32", "int32", "bool"):
+    for dtype in NEEDED_DTYPES:
         _expect(
             dtype in engine.dtypes,
             f"dtypes lacks {dtype}, without which no model runs; where the library calls it "
