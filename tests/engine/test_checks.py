@@ -191,26 +191,7 @@ WRONG_PUTS = {
         r"float64\[3\] for a device that holds float32\[3\] of float32\[3\]",
     ),
     "None": (lambda x: None, "None; return a handle"),
-    "a shape that is no tuple": (
-        lambda x: [foreign(SimpleNamespace(dims=part.shape), part.dtype) for part in x],
-        r"a SimpleNamespace of shape `namespace\(dims=\(3,\)\)` and dtype 'float32' for a device that "
-        r"holds float32\[3\] of float32\[3\]; return what it holds \(shape is `namespace\(dims=\(3,"
-        r"\)\)`, not a tuple of ints; wrap the library's arrays in a class that has one",
-    ),
-    "a shape of floats": (
-        lambda x: [foreign((np.nan,), part.dtype) for part in x],
-        r"a SimpleNamespace of shape `\(nan,\)` and dtype 'float32' for a device",
-    ),
-    "a dtype by another name": (
-        lambda x: [foreign(part.shape, "<dtype: 'float32'>") for part in x],
-        r"<dtype: 'float32'>\[3\] for .*; return what it holds \('<dtype: 'float32'>' is no dtype of Mithril; Engine.dtype_name says",
-    ),
 }
-
-
-def foreign(shape: object, dtype: object) -> SimpleNamespace:
-    """Return an array of a library that has another shape or dtype than Mithril reads."""
-    return SimpleNamespace(shape=shape, dtype=dtype)
 
 
 @pytest.mark.parametrize("case", WRONG_PUTS)
@@ -258,11 +239,6 @@ def test_what_shard_returns_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_shard_returns_what_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.PUT", np.copy)
     with pytest.raises(BackendError, match="returns an array that can be written to, which may be"):
-        ml.Backend(Shards(MESH)).ones(3).numpy()
-    monkeypatch.setattr(f"{__name__}.PUT", lambda x: x[0])
-    with pytest.raises(
-        BackendError, match=r"^shard .* returns .*; return .*, np.asarray\(x\) of a"
-    ):
         ml.Backend(Shards(MESH)).ones(3).numpy()
     monkeypatch.setattr(f"{__name__}.PUT", lambda x: None)
     with pytest.raises(

@@ -113,25 +113,8 @@ class KernelChecks:
         wanted = ", ".join(str(value.type) for value in node.outputs)
         return FaultyBackendError(
             f"{self.name(node)} returns {self.describe(found)} for {_types_of(node)}; the op's "
-            f"result is {wanted}; return that{self.say_unknown(found)}{_suffix(node)}"
+            f"result is {wanted}; return that{_say_unknown(self, found)}{_suffix(node)}"
         )
-
-    def say_unknown(self, found: object) -> str:
-        """Return a hint if a result has a shape or a dtype that Mithril cannot read."""
-        results = found if isinstance(found, tuple | list) else (found,)
-        arrays = [x for x in results if hasattr(x, "dtype")]
-        hints = [
-            f"shape is `{_show(x.shape)}`, not a tuple of ints; wrap the library's arrays in a "
-            f"class that has one, see docs/plugins/libraries.md"
-            for x in arrays
-            if not _is_shape(getattr(x, "shape", ()))
-        ][:1]
-        names = {self.dtype_name(x.dtype) for x in arrays} - {dtype.value for dtype in DType}
-        hints += [
-            f"'{name}' is no dtype of Mithril; Engine.dtype_name says what it is called"
-            for name in sorted(names)[:1]
-        ]
-        return f" ({'; '.join(hints)})" if hints else ""
 
     def explain(self, node: Node, error: Exception) -> FaultyBackendError:
         """Return the error of a kernel, or of what makes one, that raises; in one line."""
@@ -164,6 +147,24 @@ class KernelChecks:
         if not isinstance(shape, Sequence) or dtype is None:
             return False
         return tuple(shape) == type.shape and self.dtype_name(dtype) == type.dtype.value
+
+
+def _say_unknown(checks: KernelChecks, found: object) -> str:
+    """Return a hint if a result has a shape or a dtype that Mithril cannot read."""
+    results = found if isinstance(found, tuple | list) else (found,)
+    arrays = [x for x in results if hasattr(x, "dtype")]
+    hints = [
+        f"shape is `{_show(x.shape)}`, not a tuple of ints; wrap the library's arrays in a "
+        f"class that has one, see docs/plugins/libraries.md"
+        for x in arrays
+        if not _is_shape(getattr(x, "shape", ()))
+    ][:1]
+    names = {checks.dtype_name(x.dtype) for x in arrays} - {dtype.value for dtype in DType}
+    hints += [
+        f"'{name}' is no dtype of Mithril; Engine.dtype_name says what it is called"
+        for name in sorted(names)[:1]
+    ]
+    return f" ({'; '.join(hints)})" if hints else ""
 
 
 def _is_shape(shape: Any) -> bool:
@@ -347,7 +348,7 @@ def check_handle(
         if hasattr(part, "dtype") and not checks.fits(part, local):
             raise FaultyBackendError(
                 f"{what} of backend '{engine.name}' returns {checks.describe(part)} for a device "
-                f"that holds {local} of {type}; return what it holds{checks.say_unknown(part)}"
+                f"that holds {local} of {type}; return what it holds{_say_unknown(checks, part)}"
             )
 
 
