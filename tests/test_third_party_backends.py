@@ -85,3 +85,105 @@ def test_the_list_imports_neither_library(packages: Path) -> None:
     assert "'dask': 'ready'" in statuses
     assert "'strict': 'ready'" in statuses
     assert imported == "[]"
+
+
+GUIDES = """
+import mithril as ml
+import numpy as np
+
+backend = ml.open_backend("strict", device_mesh=(2, 2))
+rng = np.random.default_rng(0)
+x, w, v = (rng.normal(size=shape).astype(np.float32) for shape in [(16, 8), (12, 8), (4, 12)])
+target = rng.normal(size=(16, 4)).astype(np.float32)
+
+
+def slopes(w, v):
+    "The gradients of half the sum of squares, by hand."
+    hidden = np.maximum(x @ w.T, 0)
+    end = hidden @ v.T - target
+    return (end @ v * (hidden > 0)).T @ x, end.T @ hidden
+
+
+model = ml.Model()
+model |= ml.Linear(dimension=12, bias=False, name="up")(input="input", output="hidden")
+model += ml.Relu()(input="hidden", output="hidden_act")
+model += ml.Linear(dimension=4, bias=False, name="down")(input="hidden_act", output="output")
+compiled = ml.compile(model, backend)
+inputs = {"input": backend.array(x, device_mesh=(2, 1), tensor_split=(0, None))}
+params = {  # replicated, and then split over the other axis of the mesh
+    "up.weight": backend.array(w, device_mesh=(1, 2), tensor_split=(None, 0)),
+    "down.weight": backend.array(v, device_mesh=(1, 2), tensor_split=(None, 1)),
+}
+values = {"up.weight": w, "down.weight": v}
+for step in range(3):
+    output = compiled.evaluate(params, inputs)["output"].numpy()
+    outputs, gradients = compiled.evaluate(
+        params, inputs, output_gradients={"output": output - target}
+    )
+    expected = dict(zip(values, slopes(*values.values()), strict=True))
+    for name, slope in expected.items():
+        np.testing.assert_allclose(gradients[name].numpy(), slope, rtol=1e-4, atol=1e-4)
+        params[name] = params[name] - 0.01 * gradients[name]
+        values[name] = values[name] - 0.01 * slope
+        np.testing.assert_allclose(params[name].numpy(), values[name], rtol=1e-4, atol=1e-4)
+kinds = sorted({row.kind for row in compiled.plan.collectives()})
+print(backend.mesh.size, params["up.weight"].sharding.spec, kinds)
+"""
+
+
+def test_the_guides_of_data_and_tensor_parallelism_run(packages: Path) -> None:
+    """Gradients on a mesh of 2 x 2 are those of NumPy by hand, for three steps."""
+    assert python(GUIDES, packages) == "4 P('model', None) ['all_reduce']\n"
+
+
+REFUSED = """
+import mithril as ml
+import ml_dtypes
+import numpy as np
+
+backend = ml.open_backend("strict", device_mesh=(2, 2))
+half = ml.TensorSpec((8, 6), "bfloat16")
+compiled = ml.compile(ml.Linear(4, name="up"), backend)
+x = np.ones((8, 6), ml_dtypes.bfloat16)
+
+
+@ml.layer
+def Narrow(x):
+    return ml.ops.cast(x, "bfloat16")
+
+
+narrow = ml.Model()
+narrow |= Narrow(name="narrow")(x="input", output="output")
+for make in (
+    lambda: ml.open_backend(
+        "strict", device_mesh=(4,), compute_dtype="bfloat16", param_dtype="float32"
+    ),
+    lambda: ml.compile(ml.Linear(4), backend, mixed_precision_policy={"params": "bfloat16"}),
+    lambda: compiled.evaluate(compiled.randomize_params(), {"input": x}),
+    lambda: ml.compile(ml.Linear(4), backend, shapes={"input": half}),
+    lambda: ml.compile(narrow, backend, shapes={"input": (8, 6)}),
+):
+    try:
+        make()
+        print("accepted")
+    except ml.BackendError as error:
+        print(error)
+"""
+
+
+def test_a_dtype_that_the_library_lacks_is_refused_by_its_place(packages: Path) -> None:
+    """The guides compute in bfloat16, which the standard does not have."""
+    option, parameters, given, planned, layer = python(REFUSED, packages).splitlines()
+    refused = "backend 'strict' has no dtype bfloat16, needed for "
+    assert option == f"{refused}the option 'compute_dtype'; use dtype='float32'"
+    assert parameters == f"{refused}the option 'param_dtype'; use dtype='float32'"
+    assert given == f"{refused}input 'input'; use dtype='float32'"
+    assert re.fullmatch(
+        "plan takes 'input' as bfloat16.*'strict' has no dtype bfloat16; it has.*; cast it before",
+        planned,
+    )
+    assert re.fullmatch(
+        r"op 'cast' at 'narrow' \(.*\) makes bfloat16\[8, 6\], and backend 'strict' has no dtype "
+        r"bfloat16; it has .*; use another dtype or layer there, or another backend",
+        layer,
+    )

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from mithril.cli import backends
 
+from tests.kit.faulty import write_faulty
 from tests.plugin_packages import (
     FAULTY,
     environment,
@@ -217,6 +218,23 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
         assert "einsum" in opened["kernels"]
         assert opened["without_kernel"] == opened["missing"] == []
         assert 0 <= opened["opened_in"] < 60
+
+    def test_info_says_what_absent_ops_and_collectives_mean(self, tmp_path: Path) -> None:
+        fault = "Faulty.capabilities = frozenset({'all_reduce'})\n"
+        write_faulty(tmp_path, fault + "del KERNELS['from_host'], KERNELS['svd'], KERNELS['gelu']")
+        done = mithril("backends", "info", "faulty", path=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = [line.strip() for line in done.stdout.splitlines()]
+        absent = (
+            "no all_gather, all_to_all, permute, reduce_scatter: plans that need one are refused"
+        )
+        assert absent in lines
+        assert any(line.endswith("have a kernel; expanded: gelu") for line in lines), lines
+        assert "no kernel and no expansion: svd; plans that need one are refused" in lines
+        assert (
+            "no from_host: nothing is kept in the host's memory, options that offload are refused, "
+            "all else runs"
+        ) in lines
 
     @pytest.mark.slow
     def test_info_as_json_of_what_cannot_be_opened(self, packages: Path) -> None:

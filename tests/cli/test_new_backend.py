@@ -68,7 +68,7 @@ def check_style(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("on", "module"),
     [("array-api", ""), ("array-api", "array_api_strict"), ("array-api", "ml_dtypes"),
-     ("torch-like", ""), ("array-api", "not_installed_here")],
+     ("torch-like", "")],
 )  # fmt: skip
 def test_ruff_finds_nothing_in_it(on: str, module: str, tmp_path: Path) -> None:
     write_backend("my-npu", on, module, tmp_path / "x")
@@ -81,12 +81,25 @@ def test_a_module_that_lacks_functions_is_wrapped(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "ml_dtypes lacks " in done.stdout
     assert ", zeros_like; xp.py hands on the others: write these there" in done.stdout
+    assert "ml_dtypes lacks bool, int32, float32 among its dtypes, without which no" in done.stdout
+    assert "float16, float64: the backend is without them" in done.stdout
+    assert "bfloat16" not in done.stdout
+    assert "ml_dtypes lacks the extension linalg: cholesky, det, " in done.stdout
+    assert "triangular_solve are missing until xp.py has it" in done.stdout
     source = tmp_path / "x" / "src" / "mithril_my_npu"
+    assert "linalg.cholesky" in (source / "xp.py").read_text()
     assert "import ml_dtypes as library\n" in (source / "xp.py").read_text()
     assert "astype, atan2" not in (source / "xp.py").read_text()
     assert "from mithril_my_npu import xp\n" in (source / "arrays.py").read_text()
     for member in ("dtype_name", "dtype_remedy", "wait_for"):
         assert f"    # def {member}(self" in (source / "engine.py").read_text()
+
+
+def test_the_distribution_of_a_module_is_required(tmp_path: Path) -> None:
+    write_backend("my-npu", "array-api", "absl", tmp_path / "x")
+    project = tomllib.loads((tmp_path / "x" / "pyproject.toml").read_text())["project"]
+    assert "absl-py" in project["dependencies"]
+    assert '("absl-py",)' in (tmp_path / "x/src/mithril_my_npu/plugin.py").read_text()
 
 
 @pytest.mark.parametrize(
@@ -98,6 +111,7 @@ def test_a_module_that_lacks_functions_is_wrapped(tmp_path: Path) -> None:
         (lambda x: x | {"on": "torchlike"}, "^--on 'torchlike' is unknown; write 'array-api', 'torch-like'; did"),
         (lambda x: x | {"on": "torch-like", "module": "cupy"}, "^--module cupy is of libraries with the array API; leave"),
         (lambda x: x | {"module": "a b"}, "^--module 'a b' is no name of a module; write it as in import"),
+        (lambda x: x | {"module": "not_here"}, "^--module not_here cannot be imported; ModuleNotFoundError: No module named 'not_here'; install the library in this"),
         (lambda x: x | {"folder": Path()}, r"^folder \. is there already; choose another one with --folder"),
     ],
 )  # fmt: skip

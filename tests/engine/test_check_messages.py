@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import mithril as ml
 import numpy as np
 import pytest
 from mithril import ops
 from mithril.engine.checks import VARIABLE, KernelChecks
 from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.standard import bind_namespace
 from mithril.errors import FaultyBackendError
 from mithril.mesh import Mesh
@@ -116,3 +119,56 @@ def test_arrays_that_can_be_exported_are_looked_at(checking: None) -> None:
 
     with pytest.raises(FaultyBackendError, match="writes into its operand 0"):
         on_rows(Exported, write)()
+
+
+# ------------------------------------------------------------------ what a library's arrays are
+
+FOREIGN: dict[str, tuple[Callable[[np.ndarray], tuple[object, object]], str]] = {
+    "a shape that is no tuple": (
+        lambda part: (SimpleNamespace(dims=part.shape), part.dtype),
+        r"a SimpleNamespace of shape `namespace\(dims=\(3,\)\)` and dtype 'float32' for a device that "
+        r"holds float32\[3\] of float32\[3\]; return what it holds \(shape is `namespace\(dims=\(3,"
+        r"\)\)`, not a tuple of ints; wrap the library's arrays in a class that has one",
+    ),
+    "a shape of floats": (
+        lambda part: ((np.nan,), part.dtype),
+        r"a SimpleNamespace of shape `\(nan,\)` and dtype 'float32' for a device",
+    ),
+    "a dtype by another name": (
+        lambda part: (part.shape, "<dtype: 'float32'>"),
+        r"<dtype: 'float32'>\[3\] for .*; return what it holds \('<dtype: 'float32'>' is no dtype of "
+        r"Mithril; Engine.dtype_name says",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_arrays_that_mithril_cannot_read_are_described(case: str) -> None:
+    describe, text = FOREIGN[case]
+
+    class Foreign(NumpyEngine):
+        """Its library has shapes and dtypes of its own."""
+
+        __slots__ = ()
+
+        def put(self, *given: Any) -> Any:
+            pairs = map(describe, super().put(*given))
+            return [SimpleNamespace(shape=shape, dtype=dtype) for shape, dtype in pairs]
+
+    with pytest.raises(FaultyBackendError, match=f"^put of backend 'numpy' returns {text}"):
+        ml.Backend(Foreign(Mesh())).ones(3)
+
+
+@pytest.mark.usefixtures("checking")
+def test_a_scalar_of_numpy_is_no_array() -> None:
+    class Scalars(NumpyEngine):
+        """It reads what has no dimensions as a number."""
+
+        __slots__ = ()
+
+        def shard(self, *given: Any) -> Any:
+            return super().shard(*given)[()]
+
+    text = r"^shard .* returns .*; return a NumPy array, np.asarray\(x\) of a scalar$"
+    with pytest.raises(FaultyBackendError, match=text):
+        ml.Backend(Scalars(Mesh())).array(1.0).numpy()

@@ -194,6 +194,26 @@ def test_checks_are_listed_and_left_out(tmp_path: Path) -> None:
     assert "--exclude 'ops' leaves none of 8 checks; choose others by -k" in done.stderr
 
 
+def test_patterns_begin_a_group_or_a_name_and_one_of_several_is_enough(tmp_path: Path) -> None:
+    def choose(*options: str) -> list[str]:
+        asked = ("backends", "check", "numpy", "--list", "--level", "full", *options)
+        done = mithril(*asked, path=tmp_path)
+        return done.stdout.splitlines() or done.stderr.splitlines()
+
+    assert {one.partition("/")[0] for one in choose("-k", "ops/")} == {"ops"}
+    softmax = choose("-k", "softmax")
+    assert {"ops/softmax", "gradients/softmax", "ops/softmax_gradient"} <= set(softmax)
+    assert "ops/log_softmax" not in softmax
+    assert "ops/log_softmax" in choose("-k", "*softmax*")
+    either = choose("-k", "loops/", "-k", "ops/tanh")
+    assert either == ["ops/tanh", *choose("-k", "loops/")]
+    assert choose("-k", "loops", "--exclude", "scan", "--exclude", "loops/nothing") == [
+        "loops/Repeat"
+    ]
+    (refused,) = choose("-k", "ops/tanh", "-k", "oops/")
+    assert refused.startswith("OptionError: -k 'oops/' chooses no check")
+
+
 STOPS = """
 def stop(x):
     import os, signal

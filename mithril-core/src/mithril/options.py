@@ -63,7 +63,7 @@ class Precision:
     activation_dtype: str | None = None
 
     def __post_init__(self) -> None:
-        for name, value in self._list_given():
+        for name, value in self.list_given():
             object.__setattr__(self, name, float_dtype(name, value))
 
     @property
@@ -89,13 +89,14 @@ class Precision:
     @property
     def is_given(self) -> bool:
         """Whether any option was given; otherwise values keep the dtypes they come with."""
-        return any(True for _ in self._list_given())
+        return any(True for _ in self.list_given())
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={str(value)!r}" for name, value in self._list_given())
+        given = ", ".join(f"{name}={str(value)!r}" for name, value in self.list_given())
         return f"Precision({given})"
 
-    def _list_given(self) -> Iterator[tuple[str, object]]:
+    def list_given(self) -> Iterator[tuple[str, str]]:
+        """Yield the options that were given, and their dtypes."""
         pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
         return ((name, value) for name, value in pairs if value is not None)
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 JSON_SCHEMA = 1
 CANNOT_OPEN = 3
 NAMES_SHOWN = 8
-RUN_WITHOUT_KERNEL = frozenset({"axis_index", "checkpoint", "repeat", "wait"})
-"""Ops that what runs a program runs itself, or that are taken out before."""
+OF_OFFLOADING = frozenset({"from_host", "to_host"})
 OPTION = ("name", "type", "default")
 PATIENCE = 20
 """Seconds that modules of plugins may take to load."""
@@ -272,6 +271,7 @@ def _list_ops() -> tuple[set[str], set[str]]:
     """
     from mithril.ir import Op, registry
     from mithril.ops.own_kernel import KernelOp
+    from mithril.transform.expand import RUN_WITHOUT_KERNEL
 
     known = {
         name: op
@@ -312,12 +312,15 @@ def _list_abilities(found: Abilities) -> Iterator[str]:
     """Say what an opened backend offers."""
     kinds = Counter(label.rstrip("0123456789").rstrip(" :") for label in found.devices)
     yield _line("devices", "   ".join(f"{kind} ×{count}" for kind, count in kinds.items()))
-    yield _line("capabilities", " ".join(found.capabilities) + _without(found.absent))
+    yield _line("capabilities", " ".join(found.capabilities))
+    if found.absent:
+        yield _line("", f"no {_shorten(found.absent)}: plans that need one are refused")
     with_kernel = len(found.kernels)
     of = with_kernel + len(found.without_kernel)
     expanded = [name for name in found.without_kernel if name not in found.missing]
     kernels = f"{with_kernel} of {of} have a kernel"
-    yield _line("operators", kernels + _without(expanded, "expanded") + _without(found.missing))
+    yield _line("operators", kernels + (f"; expanded: {_shorten(expanded)}" if expanded else ""))
+    yield from (_line("", text) for text in _say_missing(found.missing))
     yield from (_line(f"op {op}", f"by {who}") for op, who in found.plugin_kernels.items())
     yield from (_line(name, text) for name, text in found.facts.items())
     yield _line("hardware", _say_hardware(found.hardware))
@@ -350,10 +353,21 @@ def _describe(option: Field[object]) -> tuple[str, str, str | None]:
     return option.name, kind, None if option.default is MISSING else repr(option.default)
 
 
-def _without(absent: Iterable[str], what: str = "without") -> str:
-    names = list(absent)
+def _say_missing(names: Collection[str]) -> Iterator[str]:
+    """Say what nobody can do who needs the ops that have neither kernel nor expansion."""
+    others = [name for name in names if name not in OF_OFFLOADING]
+    if others:
+        yield f"no kernel and no expansion: {_shorten(others)}; plans that need one are refused"
+    if len(others) < len(names):
+        yield (
+            f"no {' and '.join(sorted(OF_OFFLOADING.intersection(names)))}: nothing is kept in the "
+            f"host's memory, options that offload are refused, all else runs"
+        )
+
+
+def _shorten(names: Sequence[str]) -> str:
     more = f", and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return f"   ({what}: {', '.join(names[:NAMES_SHOWN])}{more})" if names else ""
+    return f"{', '.join(names[:NAMES_SHOWN])}{more}"
 
 
 def _line(label: str, text: str) -> str:

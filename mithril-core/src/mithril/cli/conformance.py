@@ -37,11 +37,17 @@ def check(
         str, typer.Option(help="How much is tried: smoke (seconds), basic, or full.")
     ] = "basic",
     pattern: Annotated[
-        str, typer.Option("-k", help="Only checks whose id has this, such as ops/ or softmax.")
-    ] = "",
+        list[str] | None,
+        typer.Option(
+            "-k",
+            help="Only checks whose id or name begins so, such as ops/ or softmax; * as in a "
+            "shell. May be repeated: those with either.",
+        ),
+    ] = None,
     exclude: Annotated[
-        str, typer.Option(help="No checks whose id has this, such as ops/conv.")
-    ] = "",
+        list[str] | None,
+        typer.Option(help="No checks whose id or name begins so, such as ops/conv; as -k."),
+    ] = None,
     is_list: Annotated[
         bool, typer.Option("--list", help="Print the names of the checks, and run none.")
     ] = False,
@@ -62,8 +68,9 @@ def check(
     from mithril.testing.run import Interrupted, check_backend, choose_checks
 
     chosen, ending = Level(_read_level(level)), 0
+    patterns, excluded = pattern or [], exclude or []
     if is_list:
-        for one in choose_checks(list_checks(), chosen, pattern, exclude):
+        for one in choose_checks(list_checks(), chosen, patterns, excluded):
             typer.echo(one.id)
         return
     try:
@@ -72,8 +79,8 @@ def check(
                 name,
                 level=chosen,
                 mesh=None if mesh == "a=2,b=2" else read_mesh(mesh),
-                pattern=pattern,
-                exclude=exclude,
+                pattern=patterns,
+                exclude=excluded,
                 options=read_options(option, find_spec(name)),
                 known_gaps=read_gaps(gaps) if gaps else None,
                 stops=stops,

@@ -7,11 +7,14 @@ on simulated devices; its author replaces one part after the other.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from importlib.metadata import packages_distributions
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from textwrap import wrap
+from types import ModuleType
 from typing import Annotated, NamedTuple
 
 import typer
@@ -88,12 +91,8 @@ def new(
     written = write_backend(name, on, module, folder or Path(f"mithril-{name}"))
     for path in written:
         typer.echo(f"wrote {path}")
-    lacking = find_lacking(module) if module else []
-    if lacking:
-        typer.echo(
-            f"{module} lacks {len(lacking)} functions that shared kernels call: "
-            f"{', '.join(lacking)}; xp.py hands on the others: write these there"
-        )
+    for line in describe_lacking(module) if module else ():
+        typer.echo(line)
     typer.echo(
         f"next: cd {folder or f'mithril-{name}'} && pip install -e '.[test]' && "
         f"mithril backends check {name} --level smoke"
@@ -110,12 +109,13 @@ def write_backend(name: str, on: str, module: str, folder: Path) -> list[Path]:
         folder: a new one.
 
     Raises:
-        OptionError: the name is taken or is none, or the folder is there already.
+        OptionError: the name is taken or is none, the module cannot be imported, or the folder is
+            there already.
     """
     _check(name, on, module, folder)
     values = _describe(name, KINDS[on], module)
     written = []
-    own = {"src/{package}/xp.py": "xp.py.in"} if values["lacking"] else {}
+    own = {"src/{package}/xp.py": "xp.py.in"} if values["lacking"] else {}  # a place for it
     for target, template in {**FILES, **own}.items():
         path = folder / target.format(package=values["package"])
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,30 +143,108 @@ def _check(name: str, on: str, module: str, folder: Path) -> None:
         raise OptionError(f"--module '{module}' is no name of a module; write it as in import")
     if folder.exists():
         raise OptionError(f"folder {folder} is there already; choose another one with --folder")
+    if module:
+        _import(module)
 
 
-def find_lacking(module: str) -> list[str]:
-    """Return the functions of `ArrayNamespace` that a module does not have; none if it is not here.
+def _import(module: str) -> ModuleType:
+    """Return a module.
 
-    >>> find_lacking("array_api_compat.numpy"), "astype" in find_lacking("math")
-    ([], True)
+    Raises:
+        OptionError: it cannot be imported.
     """
-    from mithril.engine.standard.namespace import ArrayNamespace
+    try:
+        return import_module(module)
+    except Exception as error:  # whatever a library raises where it is not whole
+        text = " ".join(str(error).split())
+        raise OptionError(
+            f"--module {module} cannot be imported; {type(error).__name__}: {text}; install the "
+            f"library in this environment, or mend the name"
+        ) from None
+
+
+def find_distribution(package: str) -> str:
+    """Return what a package is installed by: by its own name where none or several brought it.
+
+    >>> find_distribution("absl"), find_distribution("no_such_package")
+    ('absl-py', 'no-such-package')
+    """
+    brought = set(packages_distributions().get(package, ()))
+    name = brought.pop() if len(brought) == 1 else package
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+class Lacking(NamedTuple):
+    """What a library does not have of what Mithril asks for, by its names in the standard."""
+
+    functions: Sequence[str] = ()
+    dtypes: Sequence[str] = ()
+    factorisations: Sequence[str] = ()
+
+    def list_names(self) -> list[str]:
+        """Return what the namespace has to have of it, in order; other dtypes may be left out."""
+        from mithril.engine.standard.namespace import NEEDED_DTYPES
+
+        dtypes = [name for name in self.dtypes if name in NEEDED_DTYPES]
+        return [*sorted([*self.functions, *dtypes]), *self.factorisations]
+
+
+def find_lacking(module: str) -> Lacking:
+    """Return what a module does not have; nothing if it is not here.
+
+    >>> find_lacking("array_api_compat.numpy").list_names(), find_lacking("math").dtypes[:1]
+    ([], ['bool'])
+    """
+    from mithril.engine.standard.namespace import FACTORISATIONS, ArrayNamespace
+    from mithril.types import DType
 
     try:
-        library = import_module(module)
-    except Exception:  # whatever a library raises where it is not installed
-        return []
-    return [name for name in ArrayNamespace.__annotations__ if not hasattr(library, name)]
+        library = _import(module)
+    except OptionError:  # a library that --on stands for need not be installed
+        return Lacking()
+    linalg = getattr(library, "linalg", None)
+    return Lacking(
+        [name for name in ArrayNamespace.__annotations__ if not hasattr(library, name)],
+        [dtype.value for dtype in DType if not hasattr(library, dtype.value)],
+        [f"linalg.{x}" for x in sorted({*FACTORISATIONS.values()}) if not hasattr(linalg, x)],
+    )
+
+
+def describe_lacking(module: str) -> Iterator[str]:
+    """Yield what a library lacks, and what that means for the backend."""
+    from mithril.engine.standard.namespace import FACTORISATIONS, NEEDED_DTYPES
+
+    functions, dtypes, factorisations = find_lacking(module)
+    if functions:
+        yield (
+            f"{module} lacks {len(functions)} functions that shared kernels call: "
+            f"{', '.join(functions)}; xp.py hands on the others: write these there"
+        )
+    needed = [name for name in dtypes if name in NEEDED_DTYPES]
+    if needed:
+        yield (
+            f"{module} lacks {', '.join(needed)} among its dtypes, without which no model runs: "
+            f"name it in xp.py"
+        )
+    if len(dtypes) > len(needed):
+        others = (name for name in dtypes if name not in needed)
+        yield f"{module} lacks the dtypes {', '.join(others)}: the backend is without them"
+    if factorisations:
+        ops = (op for op, name in FACTORISATIONS.items() if f"linalg.{name}" in factorisations)
+        what = ", ".join(factorisations)
+        if not hasattr(_import(module), "linalg"):
+            what = "the extension linalg"
+        yield f"{module} lacks {what}: {', '.join(ops)} are missing until xp.py has it"
 
 
 def _describe(name: str, kind: Kind, module: str) -> dict[str, str]:
     """Return what stands in the places of the templates."""
     if module and module != kind.module:
         library = module.partition(".")[0]
-        kind = Kind(module, module, library, (library.replace("_", "-"),))
+        kind = Kind(module, module, library, (find_distribution(library),))
     quoted = [f'"{requirement}"' for requirement in kind.requires]
-    package, lacking = f"mithril_{name.replace('-', '_')}", find_lacking(kind.namespace)
+    package = f"mithril_{name.replace('-', '_')}"
+    lacking = find_lacking(kind.namespace).list_names()
     imports = ["import numpy as np", *([] if lacking else [f"import {kind.module} as xp"])]
     own = f"\n\nfrom {package} import xp" if lacking else ""
     return {

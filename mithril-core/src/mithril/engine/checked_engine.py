@@ -103,6 +103,7 @@ def _check_host(engine: Engine, part: Any, device: int) -> np.ndarray:
     if not isinstance(part, np.ndarray):
         raise FaultyBackendError(
             f"shard of backend '{engine.name}' returns {kind_of(part)}; return a NumPy array"
+            f"{', np.asarray(x) of a scalar' if isinstance(part, np.generic) else ''}"
         )
     if part.flags.writeable:
         raise FaultyBackendError(

@@ -28,6 +28,8 @@ from mithril.ops.host import FromHost, ToHost
 from mithril.types import DType, TensorType
 
 VARIABLE = "MITHRIL_CHECK"
+SHOWN = 60
+"""Characters of a library's own text that are shown."""
 Run = Callable[..., Any]
 
 
@@ -111,17 +113,8 @@ class KernelChecks:
         wanted = ", ".join(str(value.type) for value in node.outputs)
         return FaultyBackendError(
             f"{self.name(node)} returns {self.describe(found)} for {_types_of(node)}; the op's "
-            f"result is {wanted}; return that{self._say_unknown(found)}{_suffix(node)}"
+            f"result is {wanted}; return that{_say_unknown(self, found)}{_suffix(node)}"
         )
-
-    def _say_unknown(self, found: object) -> str:
-        """Return a hint if a result has a dtype by a name that Mithril does not know."""
-        results = found if isinstance(found, tuple | list) else (found,)
-        names = {self.dtype_name(x.dtype) for x in results if hasattr(x, "dtype")}
-        unknown = sorted(names - {dtype.value for dtype in DType})
-        if not unknown:
-            return ""
-        return f" ('{unknown[0]}' is no dtype of Mithril; Engine.dtype_name says what it is called)"
 
     def explain(self, node: Node, error: Exception) -> FaultyBackendError:
         """Return the error of a kernel, or of what makes one, that raises; in one line."""
@@ -141,8 +134,11 @@ class KernelChecks:
         if isinstance(found, tuple | list):
             return f"{kind_of(found)} of {', '.join(map(self.describe, found)) or 'nothing'}"
         dtype, shape = getattr(found, "dtype", None), getattr(found, "shape", None)
-        if dtype is None or not isinstance(shape, Sequence):
+        if dtype is None or shape is None:
             return kind_of(found)
+        if not _is_shape(shape):
+            name = self.dtype_name(dtype)
+            return f"{kind_of(found)} of shape `{_show(shape)}` and dtype '{name}'"
         return f"{self.dtype_name(dtype)}[{', '.join(map(str, shape))}]"
 
     def fits(self, found: object, type: TensorType) -> bool:
@@ -151,6 +147,35 @@ class KernelChecks:
         if not isinstance(shape, Sequence) or dtype is None:
             return False
         return tuple(shape) == type.shape and self.dtype_name(dtype) == type.dtype.value
+
+
+def _say_unknown(checks: KernelChecks, found: object) -> str:
+    """Return a hint if a result has a shape or a dtype that Mithril cannot read."""
+    results = found if isinstance(found, tuple | list) else (found,)
+    arrays = [x for x in results if hasattr(x, "dtype")]
+    hints = [
+        f"shape is `{_show(x.shape)}`, not a tuple of ints; wrap the library's arrays in a "
+        f"class that has one, see docs/plugins/libraries.md"
+        for x in arrays
+        if not _is_shape(getattr(x, "shape", ()))
+    ][:1]
+    names = {checks.dtype_name(x.dtype) for x in arrays} - {dtype.value for dtype in DType}
+    hints += [
+        f"'{name}' is no dtype of Mithril; Engine.dtype_name says what it is called"
+        for name in sorted(names)[:1]
+    ]
+    return f" ({'; '.join(hints)})" if hints else ""
+
+
+def _is_shape(shape: Any) -> bool:
+    """Return whether something is a shape as Mithril reads it: a tuple of ints, or a list."""
+    return isinstance(shape, Sequence) and all(isinstance(n, int | np.integer) for n in shape)
+
+
+def _show(shape: object) -> str:
+    """Return how a shape prints, in one line of no great length."""
+    text = " ".join(repr(shape).split())
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def drop_guards(names: dict[str, Any]) -> None:
@@ -323,7 +348,7 @@ def check_handle(
         if hasattr(part, "dtype") and not checks.fits(part, local):
             raise FaultyBackendError(
                 f"{what} of backend '{engine.name}' returns {checks.describe(part)} for a device "
-                f"that holds {local} of {type}; return what it holds"
+                f"that holds {local} of {type}; return what it holds{_say_unknown(checks, part)}"
             )
 
 

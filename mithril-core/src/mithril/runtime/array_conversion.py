@@ -67,12 +67,15 @@ class ArrayConversion:
         host, type = self.read_host(values, dtype)
         return self._make(type.shape, type.dtype, placement, lambda box: host[box].copy())
 
-    def read_host(self, values: object, dtype: object = None) -> tuple[np.ndarray, TensorType]:
+    def read_host(
+        self, values: object, dtype: object = None, what: str = ""
+    ) -> tuple[np.ndarray, TensorType]:
         """Return values on the host in the dtype they are taken in, and their type.
 
         Args:
             values: as `array` takes them.
             dtype: element type; by default as `array` reads it.
+            what: what they are, for messages.
 
         Raises:
             ShapeError: they form no array of numbers, or the dtype does not hold them.
@@ -81,7 +84,7 @@ class ArrayConversion:
         host, default = self._read(values)
         chosen = default if dtype is None else as_dtype(dtype)
         check_range(host, chosen)
-        self.check_dtype(chosen)
+        self.check_dtype(chosen, what)
         host = np.asarray(host, chosen.numpy)
         return host, TensorType(host.shape, chosen)
 
@@ -161,15 +164,22 @@ class ArrayConversion:
         check_handle(engine, "put", shards, type, sharding)
         return Array(cast("Any", self), type, sharding, shards, is_placed)
 
-    def check_dtype(self, dtype: DType) -> None:
+    def check_dtype(self, dtype: DType, what: str = "") -> None:
         """Raise unless the engine has a dtype.
+
+        Args:
+            dtype: any.
+            what: which input or option of the user needs it, for the message.
 
         Raises:
             BackendError: it has not.
         """
         if dtype not in self.engine.dtypes:
             remedy = self.engine.dtype_remedy(dtype)
-            raise BackendError(f"backend '{self.engine.name}' has no dtype {dtype}; {remedy}")
+            needed = f", needed for {what}" if what else ""
+            raise BackendError(
+                f"backend '{self.engine.name}' has no dtype {dtype}{needed}; {remedy}"
+            )
 
     def adopt(self, x: object) -> Array | None:
         """Return an array of the framework as one of this backend, None if it is none."""

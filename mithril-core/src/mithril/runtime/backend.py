@@ -219,7 +219,7 @@ class Backend(Creation, Shared):
         """
         is_number = isinstance(x, np.ndarray | np.generic | bool | int | float)
         if is_number or (self.mesh.size > 1 and self.interop.host(x) is not None):
-            host, type = self.read_host(x, dtype)
+            host, type = self.read_host(x, dtype, what)
             return HostArray(self, type, host)
         return self.as_array(x, what)
 
@@ -231,8 +231,8 @@ class Backend(Creation, Shared):
             BackendError: the engine lacks a dtype.
         """
         checked = check_precision(precision)
-        for dtype in (checked.default, checked.parameters, checked.compute, checked.activations):
-            self.check_dtype(dtype)
+        for option, dtype in checked.list_given():
+            self.check_dtype(DType(dtype), f"the option '{option}'")
         return checked
 
     def reshard(self, x: Array, sharding: PartitionSpec | Sharding) -> Array:

@@ -277,4 +277,5 @@ def _resolve_deprecated(name: str, said: Deprecated) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    """Return what is offered, and what every module has; not what this one is made of."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -131,23 +131,28 @@ def _try(check: Check, target: Target, level: Level) -> Outcome:
     try:
         return check.run(target, level) or Outcome()
     except FaultyBackendError as error:  # found where it was made
-        return Outcome(Status.wrong, str(error), _say_cause(error.__cause__))
+        return Outcome(Status.wrong, str(error), find_cause(error))
     except Missing as error:
         return Outcome(Status.missing, str(error))
     except BackendError as error:
         status = Status.missing if NO_KERNEL in str(error) else Status.failed
         return Outcome(status, describe_error(error))
     except Mismatch as error:
-        return Outcome(Status.wrong, str(error), error.cause)
+        return Outcome(Status.wrong, str(error), error.cause or find_cause(error.__cause__))
     except AssertionError as error:
         return Outcome(Status.wrong, str(error) or "an assertion of the backend fails")
     except Exception as error:  # whatever a plugin raises
         text = describe_error(error, package_of(target.engine))
-        return Outcome(Status.failed, text, _say_cause(error))
+        return Outcome(Status.failed, text, find_cause(error))
 
 
-def _say_cause(error: BaseException | None) -> str:
-    """Return what a library says, in one line; empty for nothing, and for errors of Mithril."""
+def find_cause(error: BaseException | None) -> str:
+    """Return what a library says, in one line, or which fault of a backend was found.
+
+    Empty for nothing, and for other errors of Mithril: users meet them, and nobody is to blame.
+    """
+    if isinstance(error, FaultyBackendError):
+        return find_cause(error.__cause__) or str(error).partition("; ")[0]
     if error is None or isinstance(error, MithrilError):
         return ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

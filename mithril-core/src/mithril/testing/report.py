@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -14,6 +15,10 @@ from mithril.testing.speed import Speed, describe_speed
 JSON_SCHEMA = 1
 NAME_WIDTH, STATUS_WIDTH = 24, 9
 CAUSES_SHOWN = 8
+NUMBERS = re.compile(
+    r"\[[\d, ]*\]|\([\d, ]*\)|(?<![\w.])(0x[0-9a-f]+|\d+(\.\d*)?(e[+-]?\d+)?)(?!\w)"
+)
+"""Shapes and numbers in what a library says, by which one cause is told differently each time."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class Report:
     def describe_causes(self) -> list[str]:
         """Return a line for each cause that several checks fail for, the most frequent one first.
 
+        Texts that differ in shapes and numbers alone are one cause; the first of them is shown.
+
         >>> from mithril.testing.check import Check, Outcome, Status
         >>> found = [Outcome(Status.wrong, "…", "TypeError: no dtype")] * 2
         >>> checks = [Check("ops", name, lambda target, level: None) for name in ("sum", "prod")]
@@ -73,10 +80,12 @@ class Report:
         causes of several
           2 of 2 that fail       TypeError: no dtype
         """
-        causes = Counter(result.outcome.cause for result in self.faults if result.outcome.cause)
+        causes = [result.outcome.cause for result in self.faults if result.outcome.cause]
+        first = {NUMBERS.sub("#", cause): cause for cause in reversed(causes)}
+        counts = Counter(NUMBERS.sub("#", cause) for cause in causes)
         rows = [
-            f"  {f'{count} of {len(self.faults)} that fail':<{NAME_WIDTH - 2}} {cause}"
-            for cause, count in causes.most_common(CAUSES_SHOWN)
+            f"  {f'{count} of {len(self.faults)} that fail':<{NAME_WIDTH - 2}} {first[alike]}"
+            for alike, count in counts.most_common(CAUSES_SHOWN)
             if count > 1
         ]
         return ["causes of several", *rows] if rows else []

@@ -16,6 +16,8 @@ from mithril.testing.speed import Speed, measure_speed
 from mithril.testing.target import Target
 
 Told = Callable[[Result], None]
+Patterns = str | Sequence[str]
+"""One pattern of checks or several, of which one is enough; see `has_pattern`."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -35,8 +37,8 @@ def check_backend(
     *,
     level: Level | str = Level.basic,
     mesh: Mapping[str, int] | None = None,
-    pattern: str = "",
-    exclude: str = "",
+    pattern: Patterns = (),
+    exclude: Patterns = (),
     options: Mapping[str, object] | None = None,
     known_gaps: Mapping[str, str] | None = None,
     stops: bool = False,
@@ -48,8 +50,9 @@ def check_backend(
         name: a backend name, as `mithril backends list` shows it.
         level: how much is tried: `smoke`, `basic` or `full`.
         mesh: axes of the mesh for checks of several devices; by default two axes of two.
-        pattern: only checks whose id has it, such as `ops/` or `softmax`; `*` as in a shell.
-        exclude: no checks whose id has this one, if it is given.
+        pattern: only checks whose id or name begins with it, such as `ops/` or `softmax`; `*` as
+            in a shell. Of several, one is enough.
+        exclude: no checks with this one, if it is given.
         options: of the backend, as `open_backend` takes them.
         known_gaps: reasons by the id of a check that is known to fail, or by a pattern of ids;
             added to those that the backend's spec declares.
@@ -58,7 +61,7 @@ def check_backend(
 
     Raises:
         BackendError: the backend cannot be opened on one device.
-        OptionError: no check has the pattern, or a gap names none.
+        OptionError: no check has a pattern, or a gap names none.
         Interrupted: the process was; it has the report of what was run until then.
 
     >>> from mithril.testing import check_backend
@@ -106,11 +109,11 @@ class Run:
         pattern: of ids.
         options: of the backend.
         known_gaps: reasons by id.
-        exclude: a pattern of ids that are left out.
+        exclude: patterns of ids that are left out.
 
     Raises:
         BackendError: the backend cannot be opened on one device.
-        OptionError: no check has the pattern, or a gap names none.
+        OptionError: no check has a pattern, or a gap names none.
     """
 
     def __init__(
@@ -118,10 +121,10 @@ class Run:
         name: str,
         level: Level,
         mesh: Mapping[str, int] | None = None,
-        pattern: str = "",
+        pattern: Patterns = (),
         options: Mapping[str, object] | None = None,
         known_gaps: Mapping[str, str] | None = None,
-        exclude: str = "",
+        exclude: Patterns = (),
     ) -> None:
         everything = list_checks()
         self.level, self.target = level, Target(name, mesh, options)
@@ -139,36 +142,54 @@ class Run:
 
 
 def choose_checks(
-    checks: list[Check], level: Level, pattern: str = "", exclude: str = ""
+    checks: list[Check], level: Level, pattern: Patterns = (), exclude: Patterns = ()
 ) -> list[Check]:
-    """Return the checks of a level that have a pattern, and not another one.
+    """Return the checks of a level that have one of some patterns, and none of others.
 
     Raises:
-        OptionError: none has it, none of this level, or all are left out.
+        OptionError: no check has a pattern, none of this level has one, or all are left out.
     """
-    chosen = [check for check in checks if _has(check, pattern)]
-    if not chosen:
-        hint = nearest(pattern, [check.name for check in checks])
-        raise OptionError(f"-k '{pattern}' chooses no check{hint}; groups: {_list_groups(checks)}")
+    patterns, excluded = _list_patterns(pattern), _list_patterns(exclude)
+    for one in patterns:
+        if not _choose(checks, [one]):
+            hint = nearest(one, [check.name for check in checks])
+            raise OptionError(f"-k '{one}' chooses no check{hint}; groups: {_list_groups(checks)}")
+    chosen = _choose(checks, patterns) if patterns else checks
     found = [check for check in chosen if check.level.rank <= level.rank]
     if not found:
         least = min((check.level for check in chosen), key=lambda level: level.rank)
         raise OptionError(
-            f"-k '{pattern}' chooses {len(chosen)} checks, none of level {level}; give --level "
-            f"{least}"
+            f"-k {listing(patterns)} chooses {len(chosen)} checks, none of level {level}; give "
+            f"--level {least}"
         )
-    kept = [check for check in found if not exclude or not _has(check, exclude)]
+    left_out = _choose(found, excluded)
+    kept = [check for check in found if check not in left_out]
     if not kept:
         raise OptionError(
-            f"--exclude '{exclude}' leaves none of {len(found)} checks; choose others by -k"
+            f"--exclude {listing(excluded)} leaves none of {len(found)} checks; choose others by -k"
         )
     return kept
 
 
-def _has(check: Check, pattern: str) -> bool:
-    """Return whether the id of a check has a pattern: some part of it, or all as in a shell."""
-    wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
-    return fnmatchcase(check.id, wanted)
+def _list_patterns(given: Patterns) -> list[str]:
+    return [one for one in ([given] if isinstance(given, str) else given) if one]
+
+
+def _choose(checks: list[Check], patterns: list[str]) -> list[Check]:
+    return [check for check in checks if any(has_pattern(check, one) for one in patterns)]
+
+
+def has_pattern(check: Check, pattern: str) -> bool:
+    """Return whether a check has a pattern: its id or its name begins so, or is so as in a shell.
+
+    >>> def of(group, name): return Check(group, name, lambda target, level: None)
+    >>> has_pattern(of("ops", "softmax_gradient"), "soft"), has_pattern(of("loops", "scan"), "ops/")
+    (True, False)
+    >>> has_pattern(of("ops", "log_softmax"), "softmax"), has_pattern(of("ops", "tanh"), "*an*")
+    (False, True)
+    """
+    wanted = pattern if set(pattern) & set("*?[") else f"{pattern}*"
+    return any(fnmatchcase(text, wanted) for text in (check.id, check.name))
 
 
 def check_gaps(gaps: Mapping[str, str], checks: list[Check]) -> None:

@@ -8,10 +8,13 @@ import numpy as np
 
 from mithril.engine import Engine
 from mithril.engine.checks import check_executable
+from mithril.errors import listing
 from mithril.ir import Graph
 from mithril.mesh import Mesh, Sharding
 from mithril.plan import Plan, Port, Program
 from mithril.runtime.checked_run import check_outputs
+from mithril.testing.check import Missing
+from mithril.transform.expand import list_without_kernel
 from mithril.types import TensorType
 
 Arrays = Mapping[str, np.ndarray]
@@ -53,6 +56,24 @@ def run_program(
     if then is not None:
         run([_put(engine, port, then[port.name]) for port in program.inputs])
     return {port.name: handle for port, handle in zip(program.outputs, made, strict=True)}
+
+
+def require_kernels(engine: Engine, program: Program) -> None:
+    """Raise unless an engine has the kernels that a program computes with.
+
+    Args:
+        engine: whose kernels.
+        program: a local one of primitive ops, written for a check and not by the compiler.
+
+    Raises:
+        Missing: it lacks some; all of them are named.
+    """
+    lacking = list_without_kernel(program.graph, engine.kernels)
+    if lacking:
+        raise Missing(
+            f"not tried: its programs compute with {listing(lacking)}, and backend "
+            f"'{engine.name}' has no kernel for that; add one"
+        )
 
 
 def run_plan(engine: Engine, plan: Plan, values: Arrays) -> dict[str, np.ndarray]:

@@ -18,8 +18,23 @@ SHOWN = 12
 """Elements of an operand up to which all of them are shown."""
 
 Arrays = tuple[np.ndarray, ...]
-Judge = Callable[[Op, Arrays], str]
-"""Returns what is wrong of an op on operands; empty if nothing is."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What is wrong of a result.
+
+    Args:
+        text: in words.
+        cause: what others may have in common with it; see `Outcome`.
+    """
+
+    text: str
+    cause: str = ""
+
+
+Judge = Callable[[Op, Arrays], Difference | None]
+"""Returns what is wrong of an op on operands; None if nothing is."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +43,11 @@ class Failing:
 
     op: Op
     arrays: Arrays
-    difference: str
+    difference: Difference
 
     def __str__(self) -> str:
         operands = ", ".join(show(array) for array in self.arrays) or "no operands"
-        return f"{self.difference}; smallest failing case: {self.op} of {operands}"
+        return f"{self.difference.text}; smallest failing case: {self.op} of {operands}"
 
 
 def shrink(failing: Failing, judge: Judge) -> Failing:
@@ -54,7 +69,7 @@ def shrink(failing: Failing, judge: Judge) -> Failing:
                 continue
             attempts -= 1
             difference = judge(*smaller)
-            if difference:
+            if difference is not None:
                 failing = Failing(*smaller, difference)
                 break
     return failing

@@ -14,6 +14,9 @@ from mithril.ir import Builder, Graph, Node, Op, Tensors
 from mithril.ir.rewrite import all_nodes, rewrite
 from mithril.ops.definition import UserOp
 
+RUN_WITHOUT_KERNEL = frozenset({"axis_index", "checkpoint", "repeat", "wait"})
+"""Ops that what runs a program runs itself, or that are taken out before."""
+
 
 def expand(graph: Graph, kernels: Container[str]) -> Graph:
     """Return the graph in which every op has a kernel.
@@ -46,6 +49,16 @@ def expand_local(graph: Graph, kernels: Container[str]) -> Graph:
     while any(map(is_wanted, all_nodes(graph))):
         graph = _expand_where(graph, is_wanted, kernels)
     return graph
+
+
+def list_without_kernel(graph: Graph, kernels: Container[str]) -> list[str]:
+    """Return the ops of a local graph that need a kernel and have none, collectives left aside."""
+    found = {
+        node.op.name
+        for node in all_nodes(graph)
+        if node.op.has_kernel and not (node.op.is_collective or node.op.name in kernels)
+    }
+    return sorted(found - RUN_WITHOUT_KERNEL)
 
 
 def expand_nodes(graph: Graph, nodes: Collection[Node], kernels: Container[str]) -> Graph:

@@ -31,6 +31,9 @@ A library without it, or without the function there, has no such kernels, and a 
 is refused.
 """
 
+NEEDED_DTYPES = (DType.bool_, DType.float32, DType.int32)
+"""Dtypes without which no model runs."""
+
 
 class ArrayNamespace(Protocol):
     """A namespace of arrays, such as the module `numpy`: functions as the standard has them.

@@ -28,7 +28,7 @@ from mithril.plan import Port, Program
 from mithril.testing.check import Check, Mismatch, Missing, Outcome
 from mithril.testing.compare import describe_difference
 from mithril.testing.levels import Level
-from mithril.testing.running import run_program
+from mithril.testing.running import require_kernels, run_program
 from mithril.testing.target import Target, open_oracle
 from mithril.types import DType, TensorType
 
@@ -169,10 +169,12 @@ def compare_collective(program: Program, engine: Engine, axes: Axes) -> None:
 
     Raises:
         Mismatch: it makes something else; collectives are held to equality.
+        Missing: the engine cannot compute with an op that stands beside the collective.
     """
     host = values_for(program)
     dtype, mesh = program.inputs[0].type.dtype, program.mesh
     oracle = open_oracle(mesh).engine
+    require_kernels(engine, program)
     found, expected = (run_program(on, program, {"x": host}) for on in (engine, oracle))
     for port in program.outputs:
         for device in engine.local_devices:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mithril.engine import Engine
 from mithril.engine.checks import check_executable
+from mithril.engine.standard.namespace import NEEDED_DTYPES
 from mithril.errors import nearest
 from mithril.ir import Builder, registry
 from mithril.mesh import Mesh, P, Sharding
@@ -19,6 +20,7 @@ from mithril.testing.arrays import booleans, floats, integers
 from mithril.testing.check import Check, Mismatch, Outcome
 from mithril.testing.compare import describe_difference
 from mithril.testing.levels import Level
+from mithril.testing.running import require_kernels
 from mithril.testing.target import Target
 from mithril.types import DType, TensorType
 
@@ -39,7 +41,7 @@ def check_names(target: Target, level: Level) -> Outcome:
     _expect_names("kernels", engine.kernels)
     _expect_known("capabilities", engine.capabilities, set(collectives()))
     _expect_known("dtypes", engine.dtypes, set(DType))
-    for dtype in ("float32", "int32", "bool"):
+    for dtype in NEEDED_DTYPES:
         _expect(
             dtype in engine.dtypes,
             f"dtypes lacks {dtype}, without which no model runs; where the library calls it "
@@ -89,6 +91,7 @@ def check_memory(target: Target, level: Level) -> Outcome:
     held = engine.shard(handle, port.sharding, 0)
     _expect(not held.flags.writeable, "shard returns an array that can be written to")
     program = _write_program(port)
+    require_kernels(engine, program)
     first, again = (_read(engine, program, handle) for _ in range(2))
     difference = describe_difference(engine.shard(handle, port.sharding, 0), host)
     _expect(not difference, f"a program changes its input: {difference}")

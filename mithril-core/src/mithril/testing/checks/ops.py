@@ -9,14 +9,22 @@ from mithril.engine import Engine, KernelNames
 from mithril.errors import BackendError, FaultyBackendError
 from mithril.ir import Op
 from mithril.testing.cases import CASES, Case, is_first_of_its_op, with_floats
-from mithril.testing.check import Check, Mismatch, Missing, Outcome, Status, describe_error
+from mithril.testing.check import (
+    Check,
+    Mismatch,
+    Missing,
+    Outcome,
+    Status,
+    describe_error,
+    find_cause,
+)
 from mithril.testing.compare import describe_difference
 from mithril.testing.evaluate import apply, coarsest, graph_of, inputs_of, type_of
 from mithril.testing.levels import Level
 from mithril.testing.merged import MergedCases, arrays_in, narrow, narrow_op
 from mithril.testing.needed import list_layers_with
 from mithril.testing.running import run_graph
-from mithril.testing.smallest import Arrays, Failing, shrink
+from mithril.testing.smallest import Arrays, Difference, Failing, shrink
 from mithril.testing.target import Target
 from mithril.transform.expand import expand
 from mithril.types import DType
@@ -80,9 +88,9 @@ def check_op(name: str, target: Target, level: Level) -> Outcome:
     except Exception as error:
         if not is_own and has_no_expansion(name, engine):
             raise Missing(f"neither a kernel nor an expansion{_say_needed(name)}") from None
-        raise _explain(name, engine, chosen, describe_error(error)) from None
+        raise _explain(name, engine, chosen, _say_raised(error)) from None
     if wrong:
-        raise _explain(name, engine, chosen, "; ".join(wrong.values()))
+        raise _explain(name, engine, chosen, Difference("; ".join(wrong.values())))
     note = f"{len(chosen)} case{'s' * (len(chosen) > 1)}"
     return Outcome(Status.ok if is_own else Status.expanded, note)
 
@@ -109,7 +117,7 @@ def _run(engine: Engine, chosen: Iterable[Wanted], *, has_gradient: bool) -> dic
     return merged.run()
 
 
-def _explain(name: str, engine: Engine, chosen: list[Wanted], together: str) -> Mismatch:
+def _explain(name: str, engine: Engine, chosen: list[Wanted], together: Difference) -> Mismatch:
     """Say which cases of an op fail one by one, and the smallest operands that do."""
     judge = partial(judge_op, engine)
     failing, good = [], set()
@@ -117,34 +125,44 @@ def _explain(name: str, engine: Engine, chosen: list[Wanted], together: str) -> 
         arrays = tuple(narrow(a, engine) for a in arrays_in(case, dtype))
         op = narrow_op(case.op, engine)
         difference = judge(op, arrays)
-        if difference:
+        if difference is not None:
             failing.append(Failing(op, arrays, difference))
         else:
-            good.add(coarsest(*arrays))
+            good.add(_dtype_of(op, arrays))
     if not failing:
         return Mismatch(
-            f"each case of {name} is right alone, and all in one program are not: {together}"
+            f"each case of {name} is right alone, and all in one program are not: {together.text}",
+            together.cause,
         )
-    is_wide = {coarsest(*found.arrays) for found in failing} == {DType.float64}
-    cause = FLOAT64_ALONE if is_wide and DType.float32 in good else ""
+    is_wide = {_dtype_of(found.op, found.arrays) for found in failing} == {DType.float64}
     least = min(failing, key=lambda found: sum(array.size for array in found.arrays))
+    cause = FLOAT64_ALONE if is_wide and DType.float32 in good else least.difference.cause
     share = f"{len(failing)} of {len(chosen)} cases: "
     return Mismatch(share + str(shrink(least, judge)), cause)
 
 
-def judge_op(engine: Engine, op: Op, arrays: Arrays) -> str:
-    """Return what is wrong of an op on operands, or the error that it ends in; empty if right."""
+def _dtype_of(op: Op, arrays: Arrays) -> DType:
+    """Return the dtype that says how precise a case is; an op without operands has its results'."""
+    return coarsest(*(arrays or apply(op)))
+
+
+def judge_op(engine: Engine, op: Op, arrays: Arrays) -> Difference | None:
+    """Return what is wrong of an op on operands, or the error that it ends in; None if right."""
     graph = graph_of(op, [type_of(array) for array in arrays])
     try:
         graph = expand(graph, KernelNames(engine.name, engine.kernels))
         found = run_graph(engine, graph, inputs_of(arrays))
     except Exception as error:  # whatever a plugin raises
-        return describe_error(error)
+        return _say_raised(error)
     for number, expected in enumerate(apply(op, *arrays)):
         text = describe_difference(found[f"y{number}"], expected, coarsest(*arrays, expected))
         if text:
-            return text
-    return ""
+            return Difference(text)
+    return None
+
+
+def _say_raised(error: Exception) -> Difference:
+    return Difference(describe_error(error), find_cause(error))
 
 
 def has_no_expansion(name: str, engine: Engine) -> bool:

@@ -182,12 +182,15 @@ def check_edge(name: str, target: Target, level: Level) -> Outcome:
     for op, arrays in chosen if _differ(engine, chosen) else ():
         with np.errstate(all="ignore"):
             difference = judge_op(engine, op, arrays)
-        if difference:
+        if difference is not None:
             failing.append(Failing(op, arrays, difference))
     if failing:
         others = dict.fromkeys(case.op.name for case in failing[1:])
         more = f"; wrong as well: {listing(others)}" if others else ""
-        raise Mismatch(f"{len(failing)} of {len(chosen)} cases: {failing[0]}{more}")
+        raise Mismatch(
+            f"{len(failing)} of {len(chosen)} cases: {failing[0]}{more}",
+            failing[0].difference.cause,
+        )
     if missing and not chosen:
         raise Missing(f"no kernel and no expansion for {listing(dict.fromkeys(missing))}")
     left = f"; without {listing(dict.fromkeys(missing))}, which has no kernel" if missing else ""
