@@ -50,6 +50,17 @@ class MovePrices:
             self._tables[key] = starts, goals, self._tabulate(type, starts, goals, wanted)
         return self._tables[key][2]
 
+    def tabulate_kept(self, type: TensorType, starts: Shardings, homes: Shardings) -> np.ndarray:
+        """Return the price of leaving a value as it is made, reduced; elsewhere it may not be."""
+        key = ("kept", type, id(starts), id(homes))
+        if key not in self._tables:
+            places = {home: place for place, home in enumerate(homes)}
+            wanted = np.zeros((len(starts), len(homes)), dtype=bool)
+            for row, start in enumerate(starts):
+                wanted[row, places[start.drop_partial()]] = True
+            self._tables[key] = starts, homes, self._tabulate(type, starts, homes, wanted)
+        return self._tables[key][2]
+
     def tabulate_uses(self, type: TensorType, homes: Shardings, needs: Shardings) -> np.ndarray:
         """Return the price of bringing a value from each home to a node that needs it so.
 

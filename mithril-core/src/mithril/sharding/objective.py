@@ -46,6 +46,9 @@ from mithril.sharding.unawaited import find_unawaited
 MEMORY_TIE = 0.5  # then the smaller copy of a value that may lie anywhere
 LINEAR_TIE = 0.25  # then reduce early: the plan names the layer that made the partial sum
 
+LARGE = 64 * 64
+"""The entries of a table above which homes are left out by which nothing is gained."""
+
 ValueUse = tuple[Value, Phase]
 """A value in a phase; `forward` stands for both unless the value is kept at rest."""
 Use = tuple[Node, int]
@@ -93,6 +96,8 @@ class Objective:
         self._joined = {value_use for link in self._links for value_use in self._ends(link)}
         self._arrives = {link.target for link in self._links}
         self._promised = _find_output_shardings(graph, given)
+        follows = [name for name, layout in given.outputs.items() if layout.follows is not None]
+        self._tied = {graph.outputs[name] for name in follows}
         self._resting = {value for value, layout in given.promises(graph) if layout.rests}
         parts = list(regions(graph))
         idle = find_unawaited(parts, self._links, self.rests) if hidden else frozenset()
@@ -175,10 +180,21 @@ class Objective:
                 if users or self._has_home(value):
                     produced = self._list_produced(value, producers.get(value))
                     needs = [self._needs(use) for use in users]
-                    self.homes[value, phase] = self._home_candidates(value, produced, needs)
+                    found = self._home_candidates(value, produced, needs)
+                    is_passed_on = len(produced) == len(users) == 1 and self._is_alone(value)
+                    # From where it lies to its one user no other home is on a shorter way.
+                    is_large = is_passed_on and len(found) * len(needs[0]) > LARGE
+                    self.homes[value, phase] = produced if is_large else found
                 elif (value, phase) in self._joined:
                     produced = self._list_produced(value, producers.get(value))
                     self.homes[value, phase] = self._home_candidates(value, produced, ())
+
+    def _is_alone(self, value: Value) -> bool:
+        """Whether nothing but its maker and its users cares how a value lies."""
+        is_bound = self._promised.get(value) or (value, Phase.forward) in self._joined
+        given = self.given.of(value)
+        is_said = given.home is not None or given.is_free or self._is_kept(value)
+        return not (is_bound or is_said or value in self._tied)
 
     def _has_home(self, value: Value) -> bool:
         """Whether a value has a home though no op uses it."""
@@ -297,8 +313,9 @@ class Objective:
             self._relate(value, value_use, self._moves.shape(prices, self._awaited.get(value, 1)))
         elif value not in self._arrives:
             produced = self._list_produced(value, producer)
-            prices = self._moves.shape(self._arrival(value, produced, homes), paid)
-            self._connect(producer, value_use, prices)
+            is_kept = not uses and self._is_alone(value)
+            prices = self._arrival(value, produced, homes, is_kept=is_kept)
+            self._connect(producer, value_use, self._moves.shape(prices, paid))
         goals = self._promised.get(value)
         if goals is not None:
             leaving = self._lists.join(dict.fromkeys(goals))
@@ -315,10 +332,17 @@ class Objective:
             self._connect(use[0], value_use, self._moves.shape(prices, paid, is_turned=True))
 
     def _arrival(
-        self, value: Value, produced: tuple[Sharding, ...], homes: tuple[Sharding, ...]
+        self,
+        value: Value,
+        produced: tuple[Sharding, ...],
+        homes: tuple[Sharding, ...],
+        *,
+        is_kept: bool,
     ) -> np.ndarray:
         if self.given.of(value).is_free:  # arrives where it is needed; the smaller the better
             return np.array([[MEMORY_TIE / h.mesh.product(h.split_axes) for h in homes]])
+        if is_kept and len(produced) * len(homes) > LARGE:
+            return self._moves.tabulate_kept(value.type, produced, homes)
         return self._moves.tabulate(value.type, produced, homes)
 
     # -------------------------------------------------------------- prices of links
