@@ -77,4 +77,11 @@ def _slow(level: Level, most: float) -> Level:
         kind: Link(link.latency, min(link.bandwidth, most))
         for kind, link in level.collectives.items()
     }
-    return replace(level, bandwidth=min(level.bandwidth, most), collectives=kinds)
+    # What takes so much longer is the network's work, beside which a processor computes.
+    is_slower = most < level.bandwidth
+    return replace(
+        level,
+        bandwidth=min(level.bandwidth, most),
+        collectives=kinds,
+        by_processor=level.by_processor and not is_slower,
+    )

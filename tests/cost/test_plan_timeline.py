@@ -39,7 +39,7 @@ REAL = replace(
 )
 
 
-def with_execution(hardware: Hardware, **options: bool | int) -> Hardware:
+def with_execution(hardware: Hardware, **options: bool | float) -> Hardware:
     return replace(hardware, execution=Execution(**options))  # type: ignore[arg-type]
 
 
@@ -96,6 +96,19 @@ def test_a_step_of_two_devices_is_as_counted_by_hand(
     path = [("first", 1.0), ("all_reduce over data", 3.0), ("second", seconds - 4)]
     assert list(timeline.critical_path) == path
     assert timeline.bubble == 0.0
+
+
+def test_a_crowded_processor_hides_nothing_of_what_it_carries() -> None:
+    """More devices than cores: what carries data over loopback would be computing otherwise."""
+    (level,) = SECOND.levels
+    for carried, crowded, seconds in (
+        (True, 2.0, 6.0), (True, 1.0, 5.0), (False, 2.0, 5.0),
+    ):  # fmt: skip
+        levels = (replace(level, by_processor=carried),)
+        hardware = with_execution(SECOND, overlaps=True, largest_part=crowded)
+        hardware = replace(hardware, levels=levels)
+        assert hardware.hides_collectives == (seconds == 5)
+        assert predict_timeline(reduce_between(as_start=False), hardware).seconds == seconds
 
 
 def test_devices_in_turn_take_the_time_of_all() -> None:

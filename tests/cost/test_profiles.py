@@ -44,6 +44,7 @@ name = "network"
 latency = "10 us"
 bandwidth = "25 GB/s"
 full_duplex = false
+by_processor = true
 """
 
 
@@ -156,6 +157,8 @@ def test_unknown_hardware_is_refused(name: str, said: str) -> None:
         ("devices = 8", "topology = 'tours'", "has topology 'tours'; did you mean 'torus'?"),
         ("devices = 8", "", "level 'network' links any number of devices, which is no multiple of "),
         ("'network'", "'network'\ndevices = 12", "links 12 devices, which is no multiple of the 8 of 'node'"),
+        ("= true", "= 'yes'", "level 'network' has by_processor 'yes'; give true or false"),
+        ("= false", "= 0", "level 'network' has full_duplex 0; give true or false"),
         ("all_reduce", "all_redcue", "which is no collective; did you mean 'all_reduce'?"),
         ("'25 GB/s'", "'0 GB/s'", "level 'network' has bandwidth 0.0; give a finite number above 0"),
         ("'10 us'", "{ value = '1 us', source = 'x' }", "the source 'x' of levels[1].latency is none of [sources]"),

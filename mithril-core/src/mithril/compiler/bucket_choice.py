@@ -37,7 +37,7 @@ def choose_buckets(
     """
     plan = make(options)
     fusion = options.fusion
-    is_timed = target.hardware.execution.hides_collectives and fusion.nbytes is None
+    is_timed = target.hardware.hides_collectives and fusion.nbytes is None
     count = sum(row.kind in SIZED for row in plan.collectives())
     if not is_timed or not fusion.others or not 2 <= count <= MOST or plan.policy is not None:
         return plan

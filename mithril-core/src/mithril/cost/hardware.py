@@ -201,6 +201,17 @@ class Hardware:
         )
 
     @property
+    def hides_collectives(self) -> bool:
+        """Whether a device computes while one of its collectives is on its way.
+
+        Devices that outnumber the cores of their processor leave none idle. What this has to carry,
+        too, then takes as long beside what is computed as after it.
+        """
+        is_crowded = self.execution.largest_part > 1
+        is_carried = all(level.by_processor for level in self.levels)
+        return self.execution.hides_collectives and not (is_crowded and is_carried)
+
+    @property
     def pricing(self) -> Pricing:
         """What a plan says of the profile."""
         return Pricing(self.name, self.unknown_platform, self.execution)

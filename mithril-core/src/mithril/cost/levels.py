@@ -51,6 +51,8 @@ class Level:
             order are; `fully_connected`, where each two have a link of their own.
         collectives: start-up and bandwidth of kinds of collectives that have others; what two
             devices send each other has the kind `send`.
+        by_processor: whether the processor on which devices compute carries what they send, too,
+            as over loopback.
 
     Raises:
         OptionError: a figure is none that links can have.
@@ -63,6 +65,7 @@ class Level:
     full_duplex: bool = True
     topology: str = SWITCH
     collectives: Mapping[str, Link] = field(default_factory=dict)
+    by_processor: bool = False
 
     def __post_init__(self) -> None:
         what, count = f"level '{self.name}'", self.devices
@@ -77,6 +80,11 @@ class Level:
             raise OptionError(
                 f"{what} is a {self.topology} of no known size; say how many devices it links"
             )
+        for said, given in {
+            "full_duplex": self.full_duplex, "by_processor": self.by_processor,
+        }.items():  # fmt: skip
+            if not isinstance(given, bool):
+                raise OptionError(f"{what} has {said} {given!r}; give true or false")
         known = [*collectives(), SEND]
         for kind in self.collectives:
             if kind not in known:

@@ -193,7 +193,7 @@ class Pricing:
         """Return what a local graph runs."""
         execution = self.hardware.execution
         made = to_compiled_form(graph) if execution.lays_out else graph
-        return Work(self._list_steps(made), execution.hides_collectives)
+        return Work(self._list_steps(made), self.hardware.hides_collectives)
 
     def list_seconds(self, graph: Graph) -> Mapping[Node, float]:
         """Return the seconds that kernels of a local graph take, by their last nodes."""

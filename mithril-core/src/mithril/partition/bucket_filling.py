@@ -45,7 +45,7 @@ class Filling:
 
     def is_timed(self, op: Collective) -> bool:
         """Whether the time model says how large buckets are: there is a wait to shorten."""
-        may_wait = self.asked.nbytes is None and self.hardware.execution.hides_collectives
+        may_wait = self.asked.nbytes is None and self.hardware.hides_collectives
         return may_wait and (isinstance(op, AllReduce) or self.asked.by_time)
 
     def find_limit(self, op: Collective) -> int:

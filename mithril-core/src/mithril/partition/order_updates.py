@@ -23,7 +23,7 @@ def order_updates(program: Program, hardware: Hardware) -> Program:
         program: a local program, with each collective where its operands are made.
         hardware: the profile, which says whether collectives go on beside what computes.
     """
-    if not hardware.execution.hides_collectives:
+    if not hardware.hides_collectives:
         return program
     return replace(program, graph=_order(program.graph))
 

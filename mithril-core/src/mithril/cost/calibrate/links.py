@@ -76,7 +76,13 @@ def measure_levels(
         single = links.get(Permute.name) or next(iter(links.values()))
         links[SEND] = single
         whole = None if devices == mesh.size else devices
-        levels.append(Level(axis, whole, single.latency, single.bandwidth, collectives=links))
+        carried = timer.engine.execution.devices_per_processor > 1
+        levels.append(
+            Level(
+                axis, whole, single.latency, single.bandwidth, collectives=links,
+                by_processor=carried,
+            )
+        )  # fmt: skip
     return tuple(levels), errors
 
 

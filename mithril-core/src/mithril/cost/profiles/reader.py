@@ -50,7 +50,8 @@ KEYS = (
     "kernel_time", "call_time", "vector_rate", "rates", "peaks", "op_rates", "levels", "sources",
     "calibration",
 )  # fmt: skip
-LEVEL_KEYS = ("name", "devices", "latency", "bandwidth", "full_duplex", "topology", "collectives")
+OPTIONAL_OF_LEVEL = ("full_duplex", "topology", "by_processor")
+LEVEL_KEYS = ("name", "devices", "latency", "bandwidth", "collectives", *OPTIONAL_OF_LEVEL)
 LINK_KEYS = ("latency", "bandwidth")
 
 
@@ -271,7 +272,7 @@ class _Reader:
     def _level(self, table: Mapping[str, Any], number: int) -> Level:
         at = f"levels[{number}]."
         self._check_keys(table, LEVEL_KEYS, at)
-        optional = {key: table[key] for key in ("full_duplex", "topology") if key in table}
+        optional = {key: table[key] for key in OPTIONAL_OF_LEVEL if key in table}
         return Level(
             self._text(self._need(table, "name", "a name", at), f"{at}name"),
             table.get("devices"),
@@ -364,5 +365,6 @@ def _write_level(level: Level) -> dict[str, object]:
         **_write_link(level),
         "full_duplex": level.full_duplex,
         "topology": level.topology,
+        **({"by_processor": True} if level.by_processor else {}),
         "collectives": {kind: _write_link(link) for kind, link in level.collectives.items()},
     }
