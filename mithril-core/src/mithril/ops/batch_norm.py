@@ -210,6 +210,10 @@ class ChannelSums(Op):
         x, _ = _dims(inputs[0])
         return Rule.parse(f"{x}, c, {x} -> k c", inputs, outputs, whole=["k"], linear=((2,),))
 
+    def contracts(self, inputs: Types, outputs: Types) -> bool:
+        """Return False: these are statistics, which are never taken in a narrower type."""
+        return False
+
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(4 * inputs[0].size, super().cost(inputs, outputs).bytes)
 
