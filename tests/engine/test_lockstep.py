@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from mithril import ops
 from mithril.engine.kernels import KERNELS, Kernel, on_namespace
-from mithril.engine.lockstep import LockstepExecutable
+from mithril.engine.lockstep import WORTH_STARTING, LockstepExecutable
 from mithril.engine.numpy_engine import NUMPY_KERNELS
 from mithril.ir import Builder, Op, Tensor
 from mithril.mesh import Mesh, P, Sharding
@@ -213,7 +213,10 @@ def test_results_nobody_uses_are_freed_at_once() -> None:
 
 
 def test_a_lazy_namespace_is_told_every_few_nodes_to_start() -> None:
-    """What it is given is needed further on, and in order; statistics nobody uses are not."""
+    """What it is given is needed further on, and in order; statistics nobody uses are not.
+
+    What is hardly any work is computed at the end.
+    """
 
     def function(x: Tensor) -> Tensor:
         for _ in range(7):
@@ -223,9 +226,11 @@ def test_a_lazy_namespace_is_told_every_few_nodes_to_start() -> None:
     started: list[Any] = []
     lazy = ModuleType("lazy")
     vars(lazy).update(vars(np), start=started.extend)
-    program = program_of(Mesh(), graph_of(function, x=f32(3)))
-    values = {"x": [np.array([0.1, 0.2, 0.3], np.float32)]}
-    found, _ = execute(program, values, xp=lazy)
+    for size in (3, WORTH_STARTING // 8):
+        program = program_of(Mesh(), graph_of(function, x=f32(size)))
+        values = {"x": [np.linspace(0.1, 0.3, size, dtype=np.float32)]}
+        found, _ = execute(program, values, xp=lazy)
+        assert bool(started) == (size > 3)
     (normed, halfway, late) = started
     np.testing.assert_array_equal(_after(8, normed), halfway)
     np.testing.assert_array_equal(_after(8, halfway), late)
