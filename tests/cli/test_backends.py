@@ -260,8 +260,8 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
             (tmp_path / f"{framework}.py").touch()
         code = """
 import sys
-from mithril.cli import backends
-backends.print_loaded()
+from mithril.cli.backend_rows import print_loaded
+print_loaded()
 assert "acme_good.plugin" in sys.modules
 assert not {"jax", "mlx", "torch", "acme_good.framework"} & set(sys.modules)
 """

@@ -121,7 +121,7 @@ print(hits.count("/jax/compilation_cache/cache_hits"), compiled.recompiles)
 def test_naming_the_backend_imports_no_jax() -> None:
     code = """
 import sys
-from mithril.cli.backends import print_loaded
+from mithril.cli.backend_rows import print_loaded
 print_loaded()
 assert "mithril_jax.plugin" in sys.modules
 print("jax" in sys.modules)

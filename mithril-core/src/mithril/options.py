@@ -2,21 +2,19 @@
 
 `Precision` says in which dtypes a model keeps its parameters, multiplies, and passes values on,
 `PipelineOptions` how stages run, `GradientCompression` how gradients travel.
-`check_flag`, `check_choice`, `choose_name` and `float_dtype` read single options, those of
-backends, too.
+`float_dtype` reads a single option, those of `mithril.option_checks` read others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from mithril.errors import OptionError, ShapeError, listing, nearest
 from mithril.keywords import checked_options
+from mithril.option_checks import check_choice, check_flag
 from mithril.types import DType, as_dtype, to_python
 
-MEMORY_FORMATS = ("channels_first", "channels_last", "channel_last")
-"""How images may lie in memory; the last is another spelling of the one before."""
 FLOATS = tuple(dtype for dtype in DType if dtype.is_float)
 
 
@@ -285,65 +283,6 @@ def check_schedule_form(option: str, schedule: object) -> str | tuple[str, ...]:
 
 AS_THEY_COME = Precision()
 """No precision is asked for: values keep the dtypes they come with."""
-
-
-def check_choice(option: str, value: object, known: Sequence[str]) -> None:
-    """Raise unless the value of an option is one of several names.
-
-    Args:
-        option: the option's name, for messages.
-        value: what it is given.
-        known: the names.
-
-    Raises:
-        OptionError: it is none of them.
-    """
-    if value not in known:
-        raise OptionError(
-            f"{option}={value!r} does not exist{nearest(str(value), known)}; known: "
-            f"{listing(known)}"
-        )
-
-
-def check_flag(option: str, value: object) -> bool:
-    """Return the value of an option that is True or False.
-
-    Args:
-        option: the option's name, for messages.
-        value: what it is given.
-
-    Raises:
-        OptionError: it is neither.
-
-    >>> check_flag("jit", True)
-    True
-    """
-    if not isinstance(value, bool):
-        raise OptionError(f"{option}={value!r} is neither True nor False; give one of them")
-    return value
-
-
-def choose_name(given: Mapping[str, object]) -> tuple[str, object]:
-    """Return under which of its names an option is given, by default the first, and its value.
-
-    Args:
-        given: what each name is given; None where it is not.
-
-    Raises:
-        OptionError: two of them are given, and differ.
-
-    >>> choose_name({"checkpointing": None, "activation_checkpointing": "all"})
-    ('activation_checkpointing', 'all')
-    """
-    said = [(name, value) for name, value in given.items() if value is not None]
-    name, value = said[0] if said else (next(iter(given)), None)
-    for other, what in said[1:]:
-        if what != value:
-            raise OptionError(
-                f"{name}={value!r} and {other}={what!r} are two names of one option and differ; "
-                f"give one of them"
-            )
-    return name, value
 
 
 def float_dtype(option: str, value: object) -> DType:

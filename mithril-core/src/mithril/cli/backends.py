@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mithril.cli import conformance, new_backend
+from mithril.cli.backend_rows import MARK, Row, print_loaded
 from mithril.cli.faults import list_frames, locate
 from mithril.cli.options import Given, read_options
-from mithril.cli.table import make_note, make_table, uses_color
+from mithril.cli.table import make_table, uses_color
 from mithril.errors import MithrilError
-from mithril.plugins.discover import BackendEntry, Status, api_text, discover, survey
+from mithril.plugins.discover import BackendEntry, Status, api_text, survey
 from mithril.plugins.opening import open_entry, require
 from mithril.plugins.spec import BACKEND_API
 
@@ -41,8 +42,6 @@ OF_OFFLOADING = frozenset({"from_host", "to_host"})
 OPTION = ("name", "type", "default")
 PATIENCE = 20
 """Seconds that modules of plugins may take to load."""
-MARK = "\x00"
-"""What stands before the list in the other process's output, which plugins may print into."""
 HEADER = ("NAME", "PACKAGE", "FRAMEWORK", "API", "STATUS", "NOTE")
 
 app = typer.Typer(help="The installed backends.", no_args_is_help=True, rich_markup_mode=None)
@@ -67,57 +66,13 @@ def list_backends(
         raise typer.Exit(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A backend in the list, as JSON has it; None is what is not known."""
-
-    name: str
-    package: str
-    package_version: str
-    framework: str | None
-    framework_version: str | None
-    api: str | None
-    status: Status
-    note: str
-    entry_point: str
-
-    @staticmethod
-    def of(entry: BackendEntry) -> Row:
-        """Return the row of a backend that was judged."""
-        framework = entry.framework
-        return Row(
-            entry.name,
-            entry.package,
-            entry.package_version,
-            framework.name if framework else None,
-            framework.installed if framework else None,
-            api_text(entry.spec.api) if entry.spec else None,
-            entry.status,
-            make_note(entry),
-            entry.point.value,
-        )
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the row of a table."""
-        unknown = "?" if self.api is None else "-"
-        framework = f"{self.framework} {self.framework_version}"
-        return (
-            self.name,
-            f"{self.package} {self.package_version}",
-            framework if self.framework and self.framework_version else unknown,
-            self.api or unknown,
-            self.status.value,
-            self.note,
-        )
-
-
 def load_apart() -> list[Row]:
     """Return the backends as another process finds them, which loads the modules of plugins.
 
     Raises:
         typer.Exit: MITHRIL_STRICT is set, and a plugin raises; its traceback goes to stderr.
     """
-    code = f"from {__name__} import print_loaded; print_loaded()"
+    code = f"from {print_loaded.__module__} import print_loaded; print_loaded()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", code]
     try:
@@ -138,11 +93,6 @@ def load_apart() -> list[Row]:
 def _fall_back(why: str) -> list[Row]:
     typer.echo(f"{why}; shown is what packages declare", err=True)
     return list(map(Row.of, survey()))
-
-
-def print_loaded() -> None:
-    """Print the backends as JSON, behind what plugins have printed."""
-    typer.echo(MARK + json.dumps([asdict(Row.of(entry)) for entry in discover()]))
 
 
 @app.command("info")

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from mithril.cli.faults import list_frames
-from mithril.cli.table import make_note, make_table, uses_color
+from mithril.cli.table import make_table, uses_color
 from mithril.errors import BackendError
 from mithril.plugins.discover import Status
 from mithril.plugins.extensions import PluginEntry, find_plugin, list_plugins, require_plugin
@@ -82,7 +82,7 @@ def _json_row(entry: PluginEntry) -> dict[str, object]:
         "package_version": entry.package_version,
         "status": entry.status.value,
         "brings": {kind: list(brought) for kind, brought in entry.brings.items()},
-        "note": make_note(entry),
+        "note": entry.note,
         "entry_point": entry.point.value,
     }
 
@@ -94,7 +94,7 @@ def _row(entry: PluginEntry) -> tuple[str, ...]:
         entry.distribution,
         entry.status.value,
         ", ".join(brings) or ("nothing" if entry.status is Status.ready else "?"),
-        make_note(entry),
+        entry.note,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 import typer
 
-from mithril.plugins.discover import Entry, Status
+from mithril.plugins.discover import Status
 
 COLORS = {
     Status.ready: typer.colors.GREEN,
@@ -49,11 +49,6 @@ def make_table(
     summary = ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
     colored = [_color_text(line, entry) for line, entry in zip(lines[1:], entries, strict=True)]
     return "\n".join([lines[0], *colored, summary])
-
-
-def make_note(entry: Entry) -> str:
-    """Return what is wrong with an entry, and what to do."""
-    return " · ".join(part for part in (entry.fact, entry.remedy) if part)
 
 
 def uses_color() -> bool:

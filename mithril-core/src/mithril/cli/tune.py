@@ -74,7 +74,7 @@ def read_optimizer(name: str) -> Optimizer:
         OptionError: there is none of that name.
     """
     import mithril as ml
-    from mithril.options import check_choice
+    from mithril.option_checks import check_choice
 
     check_choice("--optimizer", name, OPTIMIZERS)
     found: Optimizer = getattr(ml.optim, name)(1e-3)

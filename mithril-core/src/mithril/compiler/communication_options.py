@@ -20,7 +20,7 @@ from mithril.compiler.request import PlanOptions
 from mithril.cost.profiles.units import BYTES
 from mithril.errors import OptionError
 from mithril.mesh import Mesh
-from mithril.options import check_flag, choose_name
+from mithril.option_checks import check_flag, choose_name
 from mithril.partition.algorithms import AS_ENGINES_DO, Algorithms
 from mithril.partition.fusion import FUSE_AS_IT_PAYS, Fusion
 from mithril.partition.overlap import AS_IT_PAYS, Overlap

@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from mithril.compiler.axis_names import find_axis
 from mithril.errors import OptionError, kind_of, listing, near_names
 from mithril.mesh import Mesh
-from mithril.options import COMPRESSED_FORMS, GradientCompression, check_choice
+from mithril.option_checks import check_choice
+from mithril.options import COMPRESSED_FORMS, GradientCompression
 from mithril.partition.compression import PLAIN, Compression
 from mithril.types import DType
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from mithril.errors import OptionError
 from mithril.keywords import read_entries
-from mithril.options import Precision, choose_name, float_dtype
+from mithril.option_checks import choose_name
+from mithril.options import Precision, float_dtype
 from mithril.types import DType, to_python
 
 BACKEND_LATER = frozenset({"executor"})

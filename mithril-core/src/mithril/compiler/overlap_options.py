@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mithril.errors import OptionError
-from mithril.options import check_choice, check_flag
+from mithril.option_checks import check_choice, check_flag
 from mithril.partition.overlap import AS_IT_PAYS, STRATEGIES, Overlap
 from mithril.partition.overlap.asked import AUTO, BUCKET, NONE
 

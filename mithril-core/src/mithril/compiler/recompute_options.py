@@ -14,7 +14,7 @@ from mithril.compiler.axis_names import find_axis
 from mithril.cost.profiles.units import BYTES
 from mithril.errors import OptionError, kind_of, nearest
 from mithril.mesh import Mesh
-from mithril.options import choose_name
+from mithril.option_checks import choose_name
 from mithril.partition.recompute.asked import (
     ALL,
     FULL,

@@ -14,7 +14,7 @@ from mithril.errors import MeshError, OptionError, kind_of, listing, nearest
 from mithril.keywords import read_entries
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllToAll, collectives
-from mithril.options import check_flag
+from mithril.option_checks import check_flag
 from mithril.sharding.search import (
     ANNOTATIONS,
     DATA,

@@ -9,7 +9,7 @@ from mithril.cost.hardware import Hardware
 from mithril.cost.levels import NEIGHBOURS, TOPOLOGIES, TORUS
 from mithril.errors import OptionError, listing
 from mithril.mesh import Mesh
-from mithril.options import check_choice
+from mithril.option_checks import check_choice
 
 OPTION = "mesh_topology"
 

@@ -17,7 +17,7 @@ from mithril.optim.form import Form, Leaf, constant_like, widen
 from mithril.optim.masks import Mask
 from mithril.optim.parts import mask_others
 from mithril.optim.transformation import State, Transformation, Tree
-from mithril.options import check_flag
+from mithril.option_checks import check_flag
 from mithril.trees import flatten, names
 from mithril.types import DType
 

@@ -19,7 +19,7 @@ from mithril.optim.form import Form, Leaf
 from mithril.optim.masks import Mask, check_mask, read_mask
 from mithril.optim.parts import mask_others, split_by_label, train_only
 from mithril.optim.transformation import Transformation, Tree, chain
-from mithril.options import check_flag
+from mithril.option_checks import check_flag
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration, by Keller Jordan, 2024: its slope at zero is as large as it can be."""

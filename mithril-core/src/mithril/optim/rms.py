@@ -11,7 +11,7 @@ from mithril.optim.form import Leaf, zeros_like
 from mithril.optim.masks import Mask
 from mithril.optim.parts import mask_others, train_only
 from mithril.optim.transformation import Transformation, chain
-from mithril.options import check_flag
+from mithril.option_checks import check_flag
 
 
 @checked_keywords()

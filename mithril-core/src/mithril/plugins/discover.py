@@ -84,6 +84,11 @@ class Entry:
         """The version of that distribution."""
         return self.point.dist.version if self.point.dist else "0"
 
+    @property
+    def note(self) -> str:
+        """What is wrong, and what to do."""
+        return " · ".join(part for part in (self.fact, self.remedy) if part)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendEntry(Entry):

@@ -31,7 +31,8 @@ from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
 from mithril.models.outputs import choose_outputs
 from mithril.models.trace import input_names, output_names, parameter_names
-from mithril.options import PipelineOptions, Precision, check_flag
+from mithril.option_checks import check_flag
+from mithril.options import PipelineOptions, Precision
 from mithril.runtime.backend import Backend
 from mithril.runtime.balancing import Job, balance_stages, read_balancing, search_stages
 from mithril.runtime.compiled import CompiledModel

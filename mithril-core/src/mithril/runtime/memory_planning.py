@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mithril.cost.liveness import arrange
 from mithril.engine import Engine
-from mithril.options import check_choice
+from mithril.option_checks import check_choice
 
 GREEDY, DYNAMIC = "greedy", "dynamic"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mithril.errors import OptionError, listing
 from mithril.ops.host import ARENAS
-from mithril.options import check_flag
+from mithril.option_checks import check_flag
 from mithril.partition.offload import Offload
 from mithril.runtime.backend import Backend
 from mithril.types import to_python

@@ -16,7 +16,8 @@ from mithril.cost.topology import check_topology, link_as
 from mithril.errors import BackendError, MeshError
 from mithril.keywords import checked_keywords, list_argument_names
 from mithril.mesh import Mesh
-from mithril.options import Precision, check_flag
+from mithril.option_checks import check_flag
+from mithril.options import Precision
 from mithril.plugins.launch_options import read_handed_on
 from mithril.plugins.opening import list_options, open_engine
 from mithril.runtime.backend import Backend

@@ -17,7 +17,7 @@ from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
 from mithril.models.layer import Layer
 from mithril.models.prefixes import parameter_prefixes
-from mithril.options import check_flag
+from mithril.option_checks import check_flag
 
 MODES = ("data", "fully_sharded", "tensor")
 STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}

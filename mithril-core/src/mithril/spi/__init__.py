@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     )
     from mithril.ir.start import find_begun, join_starts
     from mithril.mesh import Box, Mesh, Sharding, carry, coarsen
-    from mithril.options import MEMORY_FORMATS, check_choice, check_flag, choose_name
+    from mithril.option_checks import MEMORY_FORMATS, check_choice, check_flag, choose_name
     from mithril.plan import Execution, Issued, Plan, Port, Program, Whole
     from mithril.plan.execution import ALL as ALL_OPS
     from mithril.plan.issued import Row as IssuedRow
@@ -196,7 +196,7 @@ _HOMES = {
     ),
     "mithril.ir.start": ("find_begun", "join_starts"),
     "mithril.mesh": ("Box", "Mesh", "Sharding", "carry", "coarsen"),
-    "mithril.options": ("MEMORY_FORMATS", "check_choice", "check_flag", "choose_name"),
+    "mithril.option_checks": ("MEMORY_FORMATS", "check_choice", "check_flag", "choose_name"),
     "mithril.plan": ("Execution", "Issued", "Plan", "Port", "Program", "Whole"),
     "mithril.plan.execution": ("ALL as ALL_OPS",),
     "mithril.plan.issued": ("Row as IssuedRow", "find_issued", "issue_node"),

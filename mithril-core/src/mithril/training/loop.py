@@ -17,7 +17,7 @@ from mithril.data import Batches
 from mithril.data.order import read_count
 from mithril.errors import OptionError, kind_of, warn
 from mithril.keywords import checked_keywords
-from mithril.options import check_flag
+from mithril.option_checks import check_flag
 from mithril.runtime.processes import find_place
 from mithril.training.history import RATE, SECONDS, STEP, End, History, fetch
 from mithril.training.interrupt import Interrupt, watch_interrupts

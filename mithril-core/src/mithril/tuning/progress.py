@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-from mithril.options import check_flag
+from mithril.option_checks import check_flag
 from mithril.tuning.search import Candidate
 from mithril.units import format_seconds
 

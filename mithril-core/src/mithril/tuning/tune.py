@@ -12,7 +12,8 @@ from mithril.keywords import checked_keywords
 from mithril.mesh import Mesh
 from mithril.models import Layer, Model
 from mithril.models.trace import input_names
-from mithril.options import Precision, check_choice, check_flag
+from mithril.option_checks import check_choice, check_flag
+from mithril.options import Precision
 from mithril.runtime.backend import Backend
 from mithril.runtime.specification import TensorSpec, as_spec
 from mithril.runtime.strategy import OBJECTIVES, Strategy

@@ -11,7 +11,8 @@ from mithril.errors import BackendError, OptionError
 from mithril.models.composition import Composition
 from mithril.models.layer import Layer
 from mithril.models.placement import placement_spec_of
-from mithril.options import PipelineOptions, Precision, check_choice, check_flag
+from mithril.option_checks import check_choice, check_flag
+from mithril.options import PipelineOptions, Precision
 from mithril.partition.pipeline.model_placement import PIPELINE_AXES
 from mithril.plan import Plan
 from mithril.runtime.backend import Backend

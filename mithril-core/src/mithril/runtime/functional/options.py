@@ -11,7 +11,7 @@ from mithril.compiler.plugin_passes import read_passes
 from mithril.compiler.recompute_options import RecomputeOptions, read_recompute
 from mithril.errors import GraphError
 from mithril.mesh import PartitionSpec
-from mithril.options import check_flag
+from mithril.option_checks import check_flag
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.arguments import Choice, Form, Signature
 from mithril.runtime.memory_planning import DYNAMIC, read_memory_planning

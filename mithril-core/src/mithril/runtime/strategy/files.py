@@ -16,7 +16,8 @@ from typing import Any
 
 from mithril.errors import MithrilError, OptionError, listing, nearest
 from mithril.mesh import PartitionSpec
-from mithril.options import PipelineOptions, check_choice
+from mithril.option_checks import check_choice
+from mithril.options import PipelineOptions
 from mithril.partition.pipeline.model_placement import check_schedule
 from mithril.runtime.strategy.data import OBJECTIVES, Alternative, Findings, StrategyData
 

@@ -20,7 +20,7 @@ from mithril.errors import (
 from mithril.keywords import checked_keywords, list_argument_names, refuse_unknown
 from mithril.models import Layer, Model
 from mithril.optim import Diloco
-from mithril.options import check_choice
+from mithril.option_checks import check_choice
 from mithril.partition.compression import Compression
 from mithril.partition.replicas import Replicas
 from mithril.runtime.backend import Backend
