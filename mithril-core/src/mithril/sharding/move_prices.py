@@ -51,13 +51,17 @@ class MovePrices:
         return self._tables[key][2]
 
     def tabulate_kept(self, type: TensorType, starts: Shardings, homes: Shardings) -> np.ndarray:
-        """Return the price of leaving a value as it is made, reduced; elsewhere it may not be."""
+        """Return the price of leaving a value as it is made, or of reducing it; no other is needed.
+
+        Where it is partial it may be reduced into any home, as a scatter costs less than a sum, and
+        where it may not lie as it is made it goes to any that is admitted.
+        """
         key = ("kept", type, id(starts), id(homes))
         if key not in self._tables:
             places = {home: place for place, home in enumerate(homes)}
             wanted = np.zeros((len(starts), len(homes)), dtype=bool)
             for row, start in enumerate(starts):
-                wanted[row, places[start.drop_partial()]] = True
+                wanted[row, slice(None) if start.partial else places.get(start, slice(None))] = True
             self._tables[key] = starts, homes, self._tabulate(type, starts, homes, wanted)
         return self._tables[key][2]
 

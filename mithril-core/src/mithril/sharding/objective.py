@@ -181,7 +181,12 @@ class Objective:
                     produced = self._list_produced(value, producers.get(value))
                     needs = [self._needs(use) for use in users]
                     found = self._home_candidates(value, produced, needs)
-                    is_passed_on = len(produced) == len(users) == 1 and self._is_alone(value)
+                    is_passed_on = (
+                        len(produced) == len(users) == 1
+                        and not produced[0].partial  # which is reduced on the way home
+                        and produced[0] in found
+                        and self._is_alone(value)
+                    )
                     # From where it lies to its one user no other home is on a shorter way.
                     is_large = is_passed_on and len(found) * len(needs[0]) > LARGE
                     self.homes[value, phase] = produced if is_large else found
