@@ -178,9 +178,6 @@ class Pricing:
         self.mesh, self.hardware = mesh, hardware_within(hardware, mesh.flat)
         self._costs = costs
         self._rounds = mesh.size if hardware.execution.in_turn else 1
-        self._kernels: dict[Hashable, Mapping[Node, _Priced]] = {}
-        self._exchanges: dict[Hashable, tuple[Row, float]] = {}
-        self._events: dict[Node, Event] = {}
         self._found: dict[Hashable, Any] = {}
 
     def find_once(self, key: Hashable, find: Callable[[], Found]) -> Found:
@@ -224,11 +221,11 @@ class Pricing:
         return steps
 
     def _price_kernels(self, graph: Graph) -> Mapping[Node, _Priced]:
-        key = _find_kernel_key(graph)
-        if key not in self._kernels:
+        def price() -> Mapping[Node, _Priced]:
             found = find_kernels(graph, self.hardware.execution, self._costs)
-            self._kernels[key] = {node: self._compute(kernel) for node, kernel in found.items()}
-        return self._kernels[key]
+            return {node: self._compute(kernel) for node, kernel in found.items()}
+
+        return self.find_once(_find_kernel_key(graph), price)
 
     def _compute(self, kernel: Kernel) -> _Priced:
         node = kernel.nodes[-1]
@@ -247,19 +244,19 @@ class Pricing:
         return Step(seconds, needs, event, node.outputs if is_beside else ())
 
     def _exchange(self, node: Node, needs: tuple[Value, ...]) -> Step:
-        event = self._events.get(node)
-        if event is None:
-            event = self._events[node] = self._price_exchange(node)
+        event = self.find_once(node, lambda: self._price_exchange(node))
         return Step(event.end, needs, event, node.outputs, node=node)
 
     def _price_exchange(self, node: Node) -> Event:
         op = collective_of(node.op)
         assert op is not None, "it is asked of collectives"
-        key = op, tuple(value.type for value in node.inputs)
-        if key not in self._exchanges:
+
+        def price() -> tuple[Row, float]:
             row = describe_collective(node, self.mesh)
-            self._exchanges[key] = row, exchange_seconds(op, row[2], self.mesh, self.hardware)
-        (kind, axes, nbytes), seconds = self._exchanges[key]
+            return row, exchange_seconds(op, row[2], self.mesh, self.hardware)
+
+        key = op, tuple(value.type for value in node.inputs)
+        (kind, axes, nbytes), seconds = self.find_once(key, price)
         name = f"{kind} over {'+'.join(axes)}"
         return Event(name, node.scope, node.phase, COMMUNICATION, 0.0, seconds, kind, axes, nbytes)
 

@@ -146,7 +146,7 @@ class ChannelMoments(Op):
         (x,) = widen(inputs)
         over = _over(x.type)
         average = mean(x, over)
-        away = x - _column(average, x)
+        away = x - as_column(average, x)
         return [average, mean(away * away, over)]
 
 
@@ -181,7 +181,7 @@ class NormalizeChannels(Op):
     def expand(self, inputs: Tensors) -> Tensors:
         x, gain, bias, average, variance = widen(inputs)
         scale = rsqrt(variance + self.epsilon) * gain
-        y = (x - _column(average, x)) * _column(scale, x) + _column(bias, x)
+        y = (x - as_column(average, x)) * as_column(scale, x) + as_column(bias, x)
         return [cast(y, inputs[0].dtype)]
 
 
@@ -219,7 +219,7 @@ class ChannelSums(Op):
 
     def expand(self, inputs: Tensors) -> Tensors:
         x, average, g = widen(inputs)
-        along = sum(g * (x - _column(average, x)), _over(x.type))
+        along = sum(g * (x - as_column(average, x)), _over(x.type))
         return [_stack(sum(g, _over(x.type)), along)]
 
 
@@ -261,9 +261,9 @@ class ChannelGradient(Op):
         x, gain, average, scale, g, sums = wide
         share = 1.0 / self.count
         slope = sums[1] * (scale * scale * share)
-        away = x - _column(average, x)
-        dx = g - _column(sums[0] * share, x) - away * _column(slope, x)
-        return [cast(dx * _column(scale * gain, x), inputs[0].dtype)]
+        away = x - as_column(average, x)
+        dx = g - as_column(sums[0] * share, x) - away * as_column(slope, x)
+        return [cast(dx * as_column(scale * gain, x), inputs[0].dtype)]
 
 
 # ------------------------------------------------------------------ functions over operands
@@ -335,7 +335,7 @@ def _over(x: TensorType) -> tuple[int, ...]:
     return (0, *range(2, x.rank))
 
 
-def _column(row: Any, x: Any) -> Any:
+def as_column(row: Any, x: Any) -> Any:
     """Return numbers of channels so that they meet the channels of x."""
     return reshape(row, (row.shape[0],) + (1,) * (x.ndim - 2))
 
@@ -361,7 +361,7 @@ def _take_moments(x: Any, padded: list[tuple[int, Group]]) -> tuple[Any, Any]:
         least = where(sizes > 0, sizes, 1)
         share = share * shape[dimension] / cast(least, x.dtype)
     average = sum(x, _over(x.type)) * share
-    away = where(broadcast_to(is_there, shape), x - _column(average, x), 0)
+    away = where(broadcast_to(is_there, shape), x - as_column(average, x), 0)
     return average, sum(away * away, _over(x.type)) * share
 
 

@@ -14,7 +14,7 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply
 from mithril.ir.rule import Rule
-from mithril.ops.batch_norm import promote_floats
+from mithril.ops.batch_norm import as_column, promote_floats
 from mithril.ops.elementwise import cast
 from mithril.ops.expansion import gradient_by_expansion, gradient_of_fused
 from mithril.ops.functions import rsqrt
@@ -107,7 +107,7 @@ class GroupNorm(_OfGroups):
         scale = rsqrt(mean(away * away, axes, keepdims=True) + self.epsilon)
         y: Any = reshape(away * scale, x.shape)
         if rows:
-            gain, bias = (reshape(row, (x.shape[1],) + (1,) * (x.ndim - 2)) for row in rows)
+            gain, bias = (as_column(row, x) for row in rows)
             y = y * gain + bias
         groups = (x.shape[0], self.groups)
         return [cast(y, inputs[0].dtype), reshape(average, groups), reshape(scale, groups)]
@@ -144,7 +144,7 @@ class GroupNormGradient(_OfGroups):
         normal = (wide - reshape(average, column)) * rise
         inner: Any = g
         if gains:
-            inner = g * reshape(gains[0], (x.shape[1],) + (1,) * (x.ndim - 2))
+            inner = g * as_column(gains[0], x)
         inner = self._split(inner)
         dx = inner - mean(inner, axes, keepdims=True)
         dx = dx - normal * mean(inner * normal, axes, keepdims=True)
