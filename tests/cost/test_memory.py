@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from mithril import P
 from mithril.cost import SIMULATED, predict_memory
-from mithril.cost import target as targets
 from mithril.cost.memory import PARTS, PlanMemory
 from mithril.cost.remedies import find_remedies
 from mithril.ir import Builder, Value
@@ -22,6 +21,7 @@ from mithril.mesh import Sharding
 from mithril.ops.dynamic_slicing import DynamicUpdateSlice
 from mithril.plan import Execution, Plan, Port, Program
 from mithril.plan.serialize import plan_from_json, plan_to_json
+from mithril.runtime import backend as backends
 from mithril.types import DType, TensorType
 
 WIDTH, BATCH, MATRIX = 16, 512, 16 * 16 * 4
@@ -220,13 +220,13 @@ def test_outputs_take_the_memory_of_donated_inputs_where_memory_is_laid_out() ->
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Give simulated devices little memory."""
-    real = targets.find_hardware
+    real = backends.find_hardware
 
     def limit(size: int) -> None:
         def find(*arguments: Any) -> Any:
             return replace(real(*arguments), memory_bytes=size)
 
-        monkeypatch.setattr(targets, "find_hardware", find)
+        monkeypatch.setattr(backends, "find_hardware", find)
 
     return limit
 

@@ -39,9 +39,10 @@ class Target:
 
         Args:
             engine: where the plan will run.
-            hardware: the profile to price with; by default that of the engine's devices.
+            hardware: the profile to price with, as it was found for the backend; by default that
+                of the engine's devices.
         """
-        profile = find_hardware(engine, hardware)
+        profile = find_hardware(engine) if hardware is None else _run_on(engine, hardware)
         kernels = engine.kernels.union(list_kernels(engine.name))
         return Target(
             engine.name, engine.mesh, kernels, engine.capabilities, profile, engine.dtypes
@@ -56,3 +57,15 @@ class Target:
         """Return the target that some of the devices are."""
         hardware = hardware_within(self.hardware, mesh.flat)
         return replace(self, mesh=mesh, hardware=hardware)
+
+
+def _run_on(engine: Engine, found: Hardware) -> Hardware:
+    """Return a profile with how an engine carries data and runs programs; its devices stay."""
+    where = found.execution
+    execution = replace(
+        engine.execution,
+        in_turn=where.in_turn,
+        devices_per_processor=where.devices_per_processor,
+        largest_part=where.largest_part,
+    )
+    return replace(found, transport=engine.transport, execution=execution)
