@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from mithril.cost import Hardware, Target, predict_memory
 from mithril.cost.kernels import OpCosts
 from mithril.cost.simulate_plan import simulate_plan
+from mithril.errors import PlanError, listing
 from mithril.ir import Value
 from mithril.partition.partition import Partitioned
 from mithril.partition.recompute import (
@@ -21,8 +22,8 @@ from mithril.partition.recompute import (
     rewrite_program,
 )
 from mithril.partition.recompute.asked import ALL, LAYER, SELECTIVE, Recompute
-from mithril.partition.recompute.choose import Measured, choose_cheap, choose_within
-from mithril.partition.recompute.kept import find_kept
+from mithril.partition.recompute.choose import Choice, Measured, choose_cheap, choose_within
+from mithril.partition.recompute.kept import find_gathered_axes, find_kept
 from mithril.partition.recompute.sections import LocalPart
 from mithril.plan import Plan, Program
 from mithril.plan.policy import MemoryPolicy
@@ -56,15 +57,13 @@ def plan_within(
     """
     trial = _Trial(parts, finish, wait, target.hardware, frozenset(donated))
     keeping = max(trial.measure(frozenset()).peaks)
-    local_parts = list(_list_parts(parts, asked, target))
-    limit = None
     if asked.budget == SELECTIVE:
-        choice = choose_cheap(local_parts, trial.measure)
+        limit, choice = None, choose_cheap(list(_list_parts(parts, asked, target)), trial.measure)
     else:
         assert not isinstance(asked.budget, str), "other words are no budget"
         is_fraction = isinstance(asked.budget, float)
         limit = int(asked.budget * keeping) if is_fraction else int(asked.budget)
-        choice = choose_within(local_parts, limit, trial.measure, asked.said)
+        trial, choice = _choose_fastest(trial, asked, target, limit)
     plan, found = trial.make(choice.dropped)
     why = CHEAP if limit is None else FASTEST
     policy = MemoryPolicy(
@@ -77,7 +76,47 @@ def plan_within(
         choice.curve,
         choice.bound_by,
     )
-    return replace(plan, policy=policy)
+    return replace(plan, policy=policy, notes=(*plan.notes, *trial.notes))
+
+
+def _choose_fastest(
+    trial: _Trial, asked: Recompute, target: Target, limit: int
+) -> tuple[_Trial, Choice]:
+    """Return what is chosen within some bytes, and of which parts.
+
+    What is gathered once for all micro-batches is in memory all the while. Where the budget forces
+    something to be computed again, it is also tried to gather again, and the faster one is taken.
+
+    Raises:
+        PlanError: no plan keeps to the budget.
+    """
+    again = _find_axes(trial.parts, asked)
+    choices: list[tuple[_Trial, Choice]] = []
+    refusal: PlanError | None = None
+    for one in (trial, trial.gathering_again(again)) if again else (trial,):
+        try:
+            choice = choose_within(
+                list(_list_parts(one.parts, asked, target)), limit, one.measure, asked.said
+            )
+        except PlanError as refused:
+            refusal = refused  # the last one knows the least that is possible
+            continue
+        choices.append((one, choice.later_by(one.count_seconds(trial))))
+        if not choice.dropped:
+            break
+    if not choices:
+        assert refusal is not None, "something was tried"
+        raise refusal
+    best, choice = min(choices, key=lambda item: item[1].seconds)
+    return best, choice.beside([other for one, other in choices if one is not best])
+
+
+def _find_axes(parts: Partitioned, asked: Recompute) -> frozenset[str]:
+    """Return the axes over which parameters are gathered once that may be gathered again."""
+    if parts.placement.microbatches == 1:
+        return frozenset()
+    found = frozenset[str]().union(*(find_gathered_axes(local.program) for local in parts.locals))
+    return found - asked.kept_axes - parts.placement.gathers_again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +129,7 @@ class _Trial:
         wait: returns a plan whose collectives are waited for at once.
         hardware: the profile to price with.
         donated: inputs that are given up.
+        notes: what else than computing again is done for the budget.
     """
 
     parts: Partitioned
@@ -97,8 +137,23 @@ class _Trial:
     wait: Callable[[Plan], Plan]
     hardware: Hardware
     donated: frozenset[str]
+    notes: tuple[str, ...] = ()
     _costs: OpCosts = field(default_factory=OpCosts)
     _made: dict[frozenset[Value], tuple[Plan, list[Recomputed]]] = field(default_factory=dict)
+
+    def gathering_again(self, axes: frozenset[str]) -> _Trial:
+        """Return the same with parameters gathered over more axes in every run that needs them."""
+        known = self.parts.placement.gathers_again
+        note = (
+            f"what is gathered over {listing(sorted(axes))} is gathered again by every run of a "
+            f"program that needs it, so that it is not held for all micro-batches"
+        )
+        parts = self.parts.with_gathers_again(known | axes)
+        return replace(self, parts=parts, notes=(*self.notes, note), _made={})
+
+    def count_seconds(self, other: _Trial) -> float:
+        """Return how much longer a step takes than another trial's, if both keep everything."""
+        return self.measure(frozenset()).seconds - other.measure(frozenset()).seconds
 
     @property
     def programs(self) -> list[Program]:

@@ -45,7 +45,10 @@ def plan_recomputed(
         OptionError: a pattern matches no layer.
         PlanError: no policy keeps to the budget.
     """
-    asked, kept = options.recompute, finish(parts.plan)
+    asked = options.recompute
+    if asked.is_on and asked.repeated_axes and parts.placement.microbatches > 1:
+        parts = parts.with_gathers_again(asked.repeated_axes)
+    kept = finish(parts.plan)
     programs = [local.program for local in parts.locals]
     _check_patterns(asked, programs)
     if not asked.is_on or not any(find_residuals(program.graph) for program in programs):

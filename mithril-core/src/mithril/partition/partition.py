@@ -187,6 +187,16 @@ class Partitioned:
         changed = replace(self, change=change)
         return replace(changed, plan=changed.plan_with(programs))
 
+    def with_gathers_again(self, axes: frozenset[str]) -> Partitioned:
+        """Return the same parts, which gather parameters over axes in every run that needs them.
+
+        Args:
+            axes: mesh axes; of others, what is gathered stays for all micro-batches.
+        """
+        task = replace(self._task, placement=replace(self.placement, gathers_again=axes))
+        changed = replace(self, _task=task)
+        return replace(changed, plan=changed.plan_with([local.program for local in self.locals]))
+
     @property
     def locals(self) -> tuple[Local, ...]:
         """The local programs, with forward and backward in one."""
@@ -325,7 +335,9 @@ def _schedule(
         item.local.part: StageBuilder(
             item, placement.parts[item.local.part].mesh, placement.microbatches
         )
-        for item in hoist([part.local for part in parts], is_halved, joined)
+        for item in hoist(
+            [part.local for part in parts], is_halved, joined, placement.gathers_again
+        )
     }
     programs = [program for builder in builders.values() for program in builder.stage_programs()]
     programs.sort(key=lambda program: program.of)

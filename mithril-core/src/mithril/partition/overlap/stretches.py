@@ -60,9 +60,14 @@ def _find_key(node: Node, blocks: Mapping[str, str | None]) -> object:
 
 
 def _name_blocks(graph: Graph) -> dict[str, str | None]:
-    """Return the block of each layer path; a backward has the same layers as its forward."""
+    """Return the block of each layer path.
+
+    A backward has the same layers as its forward, of which the program of a stage may have little.
+    """
     local = [node for node in graph.nodes if node.scope and node.phase != Phase.update]
-    nodes = [node for node in local if node.phase == Phase.forward] or local
+    forward = [node for node in local if node.phase == Phase.forward]
+    is_whole = {node.scope for node in forward} >= {node.scope for node in local}
+    nodes = forward if is_whole else local
     block_of = find_layers(nodes)
     return {node.scope: block_of(node) for node in nodes}
 

@@ -4,7 +4,8 @@ A value varies over the micro-batches if it depends on their number. What does n
 once: before them, or, if it needs a sum over all of them, after. Such a sum, and the batch put
 together again, are collectives over the axis of time; nothing in a pipeline may wait for one.
 A reduction is hoisted before the micro-batches instead where inputs suffice for it (how many tokens
-count in the whole batch, say), so that its result may be used in each of them.
+count in the whole batch, say), so that its result may be used in each of them. What is gathered
+again is none of what is computed once: whatever needs it gathers it.
 
 Nodes that run once are layered: those of one layer of a part run together, and need nothing of the
 same layer of another part. Without micro-batches everything runs once.
@@ -19,7 +20,7 @@ from enum import IntEnum
 from mithril.errors import PlanError
 from mithril.ir import Node, Phase, Value
 from mithril.ir.rewrite import all_nodes
-from mithril.mesh import MICRO
+from mithril.mesh import MICRO, Mesh
 from mithril.ops.collective import AllGather, AllReduce, Collective
 from mithril.partition.pipeline.microbatch_index import REDUCTIONS, reads_microbatch_index
 from mithril.plan import Program
@@ -95,6 +96,8 @@ class PhasedProgram:
         varies: the values that differ from micro-batch to micro-batch.
         microbatch_reductions: the collectives over the axis of micro-batches.
         early: those of them that can be computed from the inputs before the micro-batches.
+        again: axes over which what is the same for all of them is gathered wherever it is needed.
+        gathered: what is gathered so, and what is made of nothing but that.
     """
 
     local: Local
@@ -103,6 +106,8 @@ class PhasedProgram:
     varies: set[Value] = field(default_factory=set)
     microbatch_reductions: list[Node] = field(default_factory=list)
     early: set[Node] = field(default_factory=set)
+    again: frozenset[str] = frozenset()
+    gathered: set[Value] = field(default_factory=set)
 
     def origins(self, node: Node) -> list[Node] | None:
         """Return what a cross-microbatch reduction is computed from; None unless inputs suffice.
@@ -125,7 +130,10 @@ class PhasedProgram:
 
 
 def hoist(
-    locals: Sequence[Local], split: bool, joined: Mapping[str, Sequence[str]] = NOTHING
+    locals: Sequence[Local],
+    split: bool,
+    joined: Mapping[str, Sequence[str]] = NOTHING,
+    again: frozenset[str] = frozenset(),
 ) -> list[PhasedProgram]:
     """Return when the nodes of all parts run.
 
@@ -133,11 +141,12 @@ def hoist(
         locals: the programs.
         split: whether backwards are split into gradients of inputs and of weights.
         joined: inputs that consist of outputs, by name: gradients of stacks.
+        again: axes over which what is the same for all micro-batches is gathered in each run.
 
     Raises:
         PlanError: a layer needs all micro-batches at once.
     """
-    found = {local.part: PhasedProgram(local) for local in locals}
+    found = {local.part: PhasedProgram(local, again=again) for local in locals}
     made: dict[str, tuple[ExecutionPhase, bool]] = {}
     terms = frozenset(name for parts in joined.values() for name in parts)
     waiting = {part: list(item.local.program.graph.nodes) for part, item in found.items()}
@@ -222,11 +231,16 @@ def _assign_phase(item: PhasedProgram, node: Node) -> None:
             found = ExecutionPhase(When.before, 0, part)
     elif not needs:
         found = None
+        if not item.gathered.isdisjoint(node.inputs):
+            item.gathered.update(node.outputs)
     elif varies:
         if late:
             raise _waits(node)
         work = Work.forward if node.phase == Phase.forward else Work.backward
         found = ExecutionPhase(When.during, 0, part, work)
+    elif not late and _gathers_over(node, item.again, item.local.program.mesh):
+        found = None
+        item.gathered.update(node.outputs)
     else:
         when = When.after if late else When.before
         # One layer further than what another part makes: it has to be sent in between.
@@ -247,6 +261,12 @@ def check_microbatch_reductions(program: Program) -> None:
     """
     for node in program.graph.nodes:
         _is_microbatch_reduction(node)
+
+
+def _gathers_over(node: Node, axes: Collection[str], mesh: Mesh) -> bool:
+    """Return whether a node gathers over some axes of a mesh, as a user knows them, alone."""
+    origins = {axis.name: axis.origin for axis in mesh.axes}
+    return isinstance(node.op, AllGather) and all(origins[axis] in axes for axis in node.op.axes)
 
 
 def _is_microbatch_reduction(node: Node) -> bool:

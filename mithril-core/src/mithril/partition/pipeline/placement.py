@@ -53,6 +53,8 @@ class Placement:
         loops: into how many parts loops are cut, by path, one after another on several stages.
         slices: the parts of stacked parameters that these loops read.
         stacks: the part that updates these parameters, as whole stacks, in a train step.
+        gathers_again: mesh axes over which parameters are gathered in every run of a program that
+            needs them, rather than once for all micro-batches.
     """
 
     parts: tuple[Part, ...]
@@ -68,6 +70,7 @@ class Placement:
     loops: Mapping[str, int] = field(default_factory=dict)
     slices: tuple[Slice, ...] = ()
     stacks: int | None = None
+    gathers_again: frozenset[str] = frozenset()
 
     @staticmethod
     def whole(mesh: Mesh) -> Placement:

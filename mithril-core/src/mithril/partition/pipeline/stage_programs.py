@@ -27,6 +27,7 @@ from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.ops import add, broadcast_to, cast, concatenate
 from mithril.ops.collective import AllGather, AllReduce
 from mithril.ops.reduce import accumulator
+from mithril.partition.pipeline.late_gathers import gather_late
 from mithril.partition.pipeline.microbatch_index import (
     NUMBER,
     at_once,
@@ -277,7 +278,8 @@ class StageBuilder:
             if node in own or (everywhere and not needed.isdisjoint(node.outputs)):
                 needed.update(node.inputs)
                 kept.append(node)
-        nodes, number = bind_microbatch_index([*extra, *reversed(kept)], self.count, self._mesh)
+        ordered = gather_late(kept[::-1], self.item.gathered)
+        nodes, number = bind_microbatch_index([*extra, *ordered], self.count, self._mesh)
         made = {value for node in nodes for value in node.outputs}
         takes: dict[Value, SlotRef | None] = {}
         for value in dict.fromkeys(v for node in nodes for v in node.inputs):

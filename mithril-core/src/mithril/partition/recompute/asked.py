@@ -19,7 +19,8 @@ class Recompute:
             nothing, a fraction of the memory that keeping everything takes, or bytes of a device.
         layers: `all` or `none` for patterns of layer paths; then `budget` is for no other layer.
         collectives: for mesh axes, whether what a collective over it has brought is kept
-            (`minimal`) or exchanged again (`full`).
+            (`minimal`) or exchanged again (`full`); then parameters are gathered for each
+            micro-batch, too.
         granularity: whether whole layers are recomputed or kept, or any operation.
         said: the options as they were given, for messages.
     """
@@ -43,7 +44,15 @@ class Recompute:
     @property
     def kept_axes(self) -> frozenset[str]:
         """The mesh axes over which nothing is exchanged again."""
-        return frozenset(axis for axis, how in self.collectives.items() if how == MINIMAL)
+        return self._list_axes(MINIMAL)
+
+    @property
+    def repeated_axes(self) -> frozenset[str]:
+        """The mesh axes over which all is exchanged again that is needed again."""
+        return self._list_axes(FULL)
+
+    def _list_axes(self, asked: str) -> frozenset[str]:
+        return frozenset(axis for axis, how in self.collectives.items() if how == asked)
 
 
 __all__ = ["ALL", "FULL", "LAYER", "MINIMAL", "NONE", "OPERATION", "SELECTIVE", "Recompute"]

@@ -8,7 +8,7 @@ much and goes on. What is returned has been measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
 from typing import NoReturn
@@ -78,6 +78,21 @@ class Choice:
     bound: float | None
     curve: tuple[TradeOff, ...]
     bound_by: str = ""
+
+    def later_by(self, seconds: float) -> Choice:
+        """Return the choice seen from a plan that takes so much less if it keeps everything."""
+        curve = tuple(TradeOff(point.peak, point.seconds + seconds) for point in self.curve)
+        bound = None if self.bound is None else self.bound + seconds
+        return replace(self, seconds=self.seconds + seconds, bound=bound, curve=curve)
+
+    def beside(self, others: Sequence[Choice]) -> Choice:
+        """Return the choice with the bound and the curve of it and others together."""
+        every = [self, *others]
+        bound, by = min((one.bound or 0.0, one.bound_by) for one in every)
+        points = sorted({point for one in every for point in one.curve}, key=_rank_point)
+        best = accumulate((point.seconds for point in points), min)
+        lowest = [one for one, least in zip(points, best, strict=True) if one.seconds <= least]
+        return replace(self, bound=bound, bound_by=by, curve=tuple(lowest[::-1]))
 
 
 def choose_within(parts: Sequence[LocalPart], limit: int, measure: Measure, name: str) -> Choice:
@@ -381,6 +396,10 @@ class _Search:
             if all(fitting):
                 found.append(TradeOff(peak, max(map(min, fitting))))
         return tuple(found)
+
+
+def _rank_point(point: TradeOff) -> tuple[int, float]:
+    return point.peak, point.seconds
 
 
 def _group(parts: Sequence[LocalPart]) -> list[_Group]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from mithril.ir import Graph, Node, Value
 from mithril.ir.rewrite import all_nodes, regions
 from mithril.mesh import MICRO, Mesh
-from mithril.ops.collective import Collective, TakeShard
+from mithril.ops.collective import AllGather, Collective, TakeShard
 from mithril.ops.elementwise import Cast
 from mithril.ops.shape import Movement
 from mithril.partition.recompute.asked import Recompute
@@ -45,6 +45,18 @@ def find_brought(graph: Graph, nodes: Sequence[Node]) -> frozenset[Value]:
         if len(others) == 1 and others[0] in found and _only_brings(node):
             found.update(node.outputs)
     return frozenset(found.difference(graph.inputs))
+
+
+def find_gathered_axes(program: Program) -> frozenset[str]:
+    """Return the mesh axes, as a user knows them, over which inputs are gathered.
+
+    Args:
+        program: forward and backward.
+    """
+    nodes = program.graph.nodes
+    brought = find_brought(program.graph, nodes)
+    gathers = (n for n in nodes if isinstance(n.op, AllGather) and brought.issuperset(n.outputs))
+    return frozenset(axis for node in gathers for axis in _list_axes(node, program.mesh))
 
 
 def _list_once(program: Program) -> Iterator[Value]:
@@ -83,4 +95,4 @@ def _only_brings(node: Node) -> bool:
     return isinstance(op, Cast | Movement | TakeShard)
 
 
-__all__ = ["find_brought", "find_kept"]
+__all__ = ["find_brought", "find_gathered_axes", "find_kept"]

@@ -1,0 +1,113 @@
+"""Parameters at rest in a pipeline: gathered once for all micro-batches, or by every run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mithril as ml
+import numpy as np
+import pytest
+from mithril.cli.gpt import Sizes
+from mithril.ops.collective import AllGather, collective_of
+from mithril.plan import Plan
+
+from benchmarks.training_cases import Case, Ours
+from tests.tolerances import TOLERANCE
+
+CASE = Case(Sizes(layers=4, width=32, heads=4, hidden=96, context=8, batch=16), 32, 2)
+MESH = ml.Mesh(pipeline=2, data=2)
+BACKENDS = {
+    "numpy": lambda: ml.NumpyBackend(MESH),
+    "torch": lambda: ml.TorchBackend(MESH, device="cpu", executor="lockstep"),
+    "jax": lambda: ml.JaxBackend(MESH),
+}
+FULL = {"checkpointing": "all", "rematerialization_policy": {"data": "full"}}
+
+
+def make(backend: ml.Backend, zero: int = 3, **options: Any) -> Ours:
+    pipeline = ml.PipelineOptions(microbatch_size=2) if "pipeline" in backend.mesh.names else None
+    return Ours(backend, CASE, zero, pipeline=pipeline, **options)
+
+
+def count_gathers(plan: Plan) -> dict[str, int]:
+    """Return how many gathers each program has, by its name."""
+    return {
+        stage.name: sum(
+            isinstance(collective_of(node.op), AllGather) for node in stage.program.graph.nodes
+        )
+        for stage in plan.stages
+    }
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_steps_that_gather_again_are_those_of_one_device(name: str) -> None:
+    one, ours = Ours(ml.NumpyBackend(), CASE), make(BACKENDS[name](), **FULL)
+    gathers = count_gathers(ours.run.plan)
+    assert not any(count for stage, count in gathers.items() if "before" in stage)
+    for number in range(2):
+        assert gathers[f"stage {number} forward"] > 0
+        assert gathers[f"stage {number} backward"] > 0
+    found, expected = ([side.loss() for _ in range(3)] for side in (ours, one))
+    np.testing.assert_allclose(found, expected, *TOLERANCE["float32"])
+    parameters = ours.parameters()
+    for key, values in one.parameters().items():
+        np.testing.assert_allclose(parameters[key], values, *TOLERANCE["float32"], err_msg=key)
+
+
+def test_gathering_again_changes_no_bit_and_takes_less_memory() -> None:
+    kept, again = make(BACKENDS["numpy"](), checkpointing="all"), make(BACKENDS["numpy"](), **FULL)
+    assert sum(count for name, count in count_gathers(kept.run.plan).items() if "before" in name)
+    assert again.run.plan.memory().peak < kept.run.plan.memory().peak
+    assert [again.loss() for _ in range(3)] == [kept.loss() for _ in range(3)]
+    parameters = again.parameters()
+    for key, values in kept.parameters().items():
+        np.testing.assert_array_equal(parameters[key], values, err_msg=key)
+
+
+def test_what_is_gathered_again_comes_right_before_its_use() -> None:
+    plan = make(BACKENDS["numpy"](), **FULL).run.plan
+    (graph,) = (s.program.graph for s in plan.stages if s.name == "stage 0 backward")
+    places = {node: number for number, node in enumerate(graph.nodes)}
+    uses = graph.uses()
+    gathers = [n for n in graph.nodes if isinstance(n.op, AllGather)]
+    first_uses = [min(places[user] for user, _ in uses[n.outputs[0]]) for n in gathers]
+    blocks = {node.scope.split(".")[1] for node in graph.nodes if "block" in node.scope}
+    assert len(blocks) == 2
+    longest = max(first - places[n] for first, n in zip(first_uses, gathers, strict=True))
+    assert longest < len(graph.nodes) / len(blocks), "a gather is held through another block"
+
+
+def test_a_budget_is_kept_to_by_gathering_again_where_that_is_needed() -> None:
+    budget = make(BACKENDS["numpy"](), **FULL).run.plan.memory().peak
+    plan = make(BACKENDS["numpy"](), checkpointing=f"{budget} B").run.plan
+    assert plan.memory().peak <= budget
+    assert any("gathered over 'data' is gathered again" in note for note in plan.notes)
+    policy = plan.policy
+    assert policy is not None
+    assert policy.bound is not None
+    assert 0 < policy.bound <= policy.seconds
+    peaks = [point.peak for point in policy.curve]
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_a_budget_that_all_of_it_fits_into_gathers_once() -> None:
+    kept = make(BACKENDS["numpy"]()).run.plan
+    plan = make(BACKENDS["numpy"](), checkpointing=f"{kept.memory().peak} B").run.plan
+    assert not any("again" in note for note in plan.notes)
+    assert count_gathers(plan) == count_gathers(kept)
+
+
+def test_what_shall_be_kept_is_not_gathered_again() -> None:
+    policy = {"rematerialization_policy": {"data": "minimal"}}
+    least = make(BACKENDS["numpy"](), **FULL).run.plan.memory().peak
+    with pytest.raises(ml.PlanError, match="is too little; the least possible is"):
+        make(BACKENDS["numpy"](), checkpointing=f"{least} B", **policy)
+
+
+def test_accumulated_micro_batches_gather_again() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2))
+    one = Ours(ml.NumpyBackend(), CASE)
+    ours = Ours(backend, CASE, 3, accumulate=4, **FULL)
+    assert not any(n for stage, n in count_gathers(ours.run.plan).items() if "before" in stage)
+    found, expected = ([side.loss() for _ in range(3)] for side in (ours, one))
+    np.testing.assert_allclose(found, expected, *TOLERANCE["float32"])
