@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mithril.ir import Graph, Node, Phase
 from mithril.ops.collective import collective_of
-from mithril.partition.recompute.layers import find_layers
+from mithril.partition.recompute.layers import find_layers, is_product
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,13 @@ def _find_key(node: Node, blocks: Mapping[str, str | None]) -> object:
 
 
 def _name_blocks(graph: Graph) -> dict[str, str | None]:
-    """Return the block of each layer path.
+    """Return the block of each layer path; a backward has the same layers as its forward.
 
-    A backward has the same layers as its forward, of which the program of a stage may have little.
+    The backward of a stage has little of its forward: no products.
     """
     local = [node for node in graph.nodes if node.scope and node.phase != Phase.update]
     forward = [node for node in local if node.phase == Phase.forward]
-    is_whole = {node.scope for node in forward} >= {node.scope for node in local}
-    nodes = forward if is_whole else local
+    nodes = forward if any(map(is_product, forward)) else local
     block_of = find_layers(nodes)
     return {node.scope: block_of(node) for node in nodes}
 
