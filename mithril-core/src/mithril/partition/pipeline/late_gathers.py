@@ -48,44 +48,47 @@ def _move_to_use(nodes: Sequence[Node], gathered: Collection[Value]) -> list[Nod
 def _hold_back(nodes: Sequence[Node], gathered: Collection[Value]) -> list[Node]:
     """Return nodes with gathers behind a value that the block before takes."""
     gates: dict[Node, list[Node]] = {}
-    held: dict[Value, Value] = {}
-    for takers, before in _pair_blocks(nodes, gathered):
-        for value in takers:
-            user, dependency = before
-            held[value] = Value(value.type, value.name)
-            gate = Node(After(), (value, dependency), (held[value],), phase=user.phase)
-            gates.setdefault(user, []).append(gate)
+    held: dict[tuple[Node, Value], Value] = {}
+    for gather, user, dependency in _pair_with_earlier(nodes, gathered):
+        for value in gather.inputs:
+            if value not in gathered:  # of one that is gathered over another axis first
+                late = held[gather, value] = Value(value.type, value.name)
+                gate = Node(After(), (value, dependency), (late,), phase=user.phase)
+                gates.setdefault(user, []).append(gate)
     ordered: list[Node] = []
     for node in nodes:
-        if node.op.is_collective and _is_gathered(node, gathered):
-            node = replace(node, inputs=tuple(held.get(value, value) for value in node.inputs))
-        ordered += [node, *gates.get(node, ())]
+        inputs = tuple(held.get((node, value), value) for value in node.inputs)
+        ordered.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+        ordered += gates.get(node, ())
     return ordered
 
 
-def _pair_blocks(
+def _pair_with_earlier(
     nodes: Sequence[Node], gathered: Collection[Value]
-) -> Iterator[tuple[list[Value], tuple[Node, Value]]]:
-    """Yield what is gathered for a block, with the first user of the block before and its operand."""
-    block_of = find_layers([node for node in nodes if not _is_gathered(node, gathered)])
-    made = {v for node in nodes if not _is_gathered(node, gathered) for v in node.outputs}
+) -> Iterator[tuple[Node, Node, Value]]:
+    """Yield gathers with the node of the block before that first uses a gather, and its operand.
+
+    Args:
+        nodes: with each gather right before its first use.
+        gathered: as of `gather_late`.
+    """
+    others = [node for node in nodes if not _is_gathered(node, gathered)]
+    block_of, made = find_layers(others), {value for node in others for value in node.outputs}
     current: str | None = None
-    waiting: list[Value] = []
-    before: tuple[Node, Value] | None = None
+    earlier: tuple[Node, Value] | None = None
     latest: tuple[Node, Value] | None = None
+    waiting: list[Node] = []
     for node in nodes:
         if _is_gathered(node, gathered):
-            waiting += node.inputs if node.op.is_collective else ()
-            continue
-        if not waiting:
-            continue
-        if block_of(node) != current:
-            current, before = block_of(node), latest
-            operand = next((value for value in node.inputs if value in made), None)
-            latest = latest if operand is None else (node, operand)
-        if before is not None:
-            yield waiting, before
-        waiting = []
+            waiting += [node] if node.op.is_collective else []
+        elif waiting:
+            if block_of(node) != current:
+                current, earlier = block_of(node), latest
+                operand = next((value for value in node.inputs if value in made), None)
+                latest = latest if operand is None else (node, operand)
+            if earlier is not None:
+                yield from ((gather, *earlier) for gather in waiting)
+            waiting = []
 
 
 def _is_gathered(node: Node, gathered: Collection[Value]) -> bool:
