@@ -54,6 +54,17 @@ def test_steps_that_gather_again_are_those_of_one_device(name: str) -> None:
         np.testing.assert_allclose(parameters[key], values, *TOLERANCE["float32"], err_msg=key)
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "interleaved", "zb-h1"])
+def test_every_schedule_gathers_again(schedule: str) -> None:
+    pipeline = ml.PipelineOptions(microbatch_size=2, schedule=schedule)
+    one = Ours(ml.NumpyBackend(), CASE)
+    ours = Ours(BACKENDS["numpy"](), CASE, 3, pipeline=pipeline, **FULL)
+    gathers = count_gathers(ours.run.plan)
+    assert not any(count for stage, count in gathers.items() if "before" in stage)
+    found, expected = ([side.loss() for _ in range(3)] for side in (ours, one))
+    np.testing.assert_allclose(found, expected, *TOLERANCE["float32"])
+
+
 def test_gathering_again_changes_no_bit_and_takes_less_memory() -> None:
     kept, again = make(BACKENDS["numpy"](), checkpointing="all"), make(BACKENDS["numpy"](), **FULL)
     assert sum(count for name, count in count_gathers(kept.run.plan).items() if "before" in name)
