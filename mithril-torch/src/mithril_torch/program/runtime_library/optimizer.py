@@ -11,6 +11,7 @@ import torch
 from mithril_torch.program.runtime_library.dynamic_slicing import find_shared
 
 Tensors = list[torch.Tensor]
+is_contiguous = torch.Tensor.is_contiguous
 
 
 def adamw_steps(
@@ -96,11 +97,12 @@ def own_memory(tensors: Tensors, is_given_up: bool) -> Tensors:
     if not is_given_up:
         return [copy_in_order(x) for x in tensors]
     most = count_holders_of_list()
+    counts, shared = count_each(tensors), find_shared(tensors)
+    if max(counts) <= most and not any(shared) and all(map(is_contiguous, tensors)):
+        return tensors
     return [
         copy_in_order(x) if count > most or is_shared or find_order(x) is None else x
-        for count, is_shared, x in zip(  # noqa: B905
-            count_each(tensors), find_shared(tensors), tensors
-        )
+        for count, is_shared, x in zip(counts, shared, tensors)  # noqa: B905
     ]
 
 
@@ -119,6 +121,8 @@ def copy_in_order(x: torch.Tensor) -> torch.Tensor:
 
 def lay_alike(tensors: Tensors, likes: Tensors) -> Tensors:
     """Return tensors, each of which lies as that at its place in a list of others in order."""
+    if all(map(is_contiguous, tensors)) and all(map(is_contiguous, likes)):  # hundreds, mostly
+        return tensors
     found = []
     for x, like in zip(tensors, likes):  # noqa: B905
         order = find_order(like) or torch.contiguous_format
