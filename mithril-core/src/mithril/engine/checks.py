@@ -190,12 +190,13 @@ def drop_guards(names: dict[str, Any]) -> None:
 class _Guarded:
     """A kernel whose results are looked at; its operands, too, with `MITHRIL_CHECK=1`."""
 
-    __slots__ = ("checks", "is_strict", "kernel", "made", "node")
+    __slots__ = ("checks", "is_strict", "kernel", "made", "node", "unreadable")
 
     def __init__(self, checks: KernelChecks, node: Node, kernel: Run) -> None:
         self.checks, self.node, self.kernel = checks, node, kernel
         self.is_strict = is_checking()
         self.made: list[ref[Any]] = []
+        self.unreadable: set[type] = set()  # asking a tracer of JAX takes milliseconds
 
     def __call__(self, *operands: Any) -> Any:
         if not self.is_strict:
@@ -203,7 +204,7 @@ class _Guarded:
         before = list(self._copy(operands))
         found = self._look_at(self.kernel(*operands))
         for what, x, copy in before:
-            if not _is_same(copy, _to_host(x)):
+            if copy is not None and not _is_same(copy, _to_host(x)):
                 raise FaultyBackendError(
                     f"{self.checks.name(self.node)} writes into {what}, which others read; return "
                     f"a new array{_suffix(self.node)}"
@@ -226,11 +227,20 @@ class _Guarded:
     def _copy(self, operands: Sequence[Any]) -> Iterator[tuple[str, Any, np.ndarray | None]]:
         """Yield what the kernel must not write to, with copies: operands, and earlier results."""
         for position, x in enumerate(operands[: len(self.node.inputs)]):
-            yield f"its operand {position}", x, _to_host(x)
+            yield f"its operand {position}", x, self._read(x)
         for made in self.made:
             x = made()
             if x is not None:
-                yield "a result that it returned before", x, _to_host(x)
+                yield "a result that it returned before", x, self._read(x)
+
+    def _read(self, x: Any) -> np.ndarray | None:
+        """Return a copy of an array, None where NumPy cannot make one of its type."""
+        if type(x) in self.unreadable:
+            return None
+        found = _to_host(x)
+        if found is None:
+            self.unreadable.add(type(x))
+        return found
 
 
 def _refer_to(results: Sequence[Any]) -> Iterator[ref[Any]]:
@@ -247,7 +257,9 @@ def _to_host(x: Any) -> np.ndarray | None:
     Of what has a length and elements alone NumPy makes an array of objects, which says nothing of
     values: each time they are others.
     """
-    for read in (np.array, np.from_dlpack):
+    # What is traced has no device; asked for its values, JAX searches the program for an answer.
+    reads = (np.array, np.from_dlpack) if hasattr(x, "__dlpack_device__") else (np.array,)
+    for read in reads:
         try:
             found = np.array(read(x), copy=True)
         except Exception:  # each framework has errors of its own
@@ -257,8 +269,8 @@ def _to_host(x: Any) -> np.ndarray | None:
     return None
 
 
-def _is_same(before: np.ndarray | None, after: np.ndarray | None) -> bool:
-    if before is None or after is None:
+def _is_same(before: np.ndarray, after: np.ndarray | None) -> bool:
+    if after is None:
         return True
     return before.shape == after.shape and before.tobytes() == after.tobytes()
 
