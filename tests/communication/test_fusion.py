@@ -233,7 +233,7 @@ def test_one_option_stands_for_all_passes(name: str) -> None:
         (note,) = (note for note in plan.notes if note.startswith(f"{name}=True:"))
         assert note == f"{name}=True: fusion has 39 values travel in 1 of 1 collectives"
         assert f"note: {note}" in explain(plan)
-        why = "its devices compute one after the other"
+        why = "a program waits for each collective where it is issued"
         wanted = f"overlap of {name}=True changes nothing on backend 'numpy': {why}"
         assert wanted in plan.notes
     for plan in both(Mesh(data=2), **{name: False}):

@@ -241,7 +241,7 @@ def notes_of(backend: ml.Backend, **options: object) -> str:
 
 def test_backends_that_overlap_nothing_say_so() -> None:
     backend = ml.NumpyBackend(Mesh(tensor=4))
-    why = "its devices compute one after the other"
+    why = "a program waits for each collective where it is issued"
     text = notes_of(backend, communication_overlap_strategy="decompose")
     said = "note: communication_overlap_strategy='decompose'"
     assert text.count("decomposed product, step 1 of 3") == 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from statistics import geometric_mean
 
@@ -118,16 +119,21 @@ def test_layers_go_into_stages_where_the_link_between_nodes_is_slow() -> None:
         )
 
     found = tune(slow)
-    assert list(found.mesh) == ["pipeline", "data"]  # the slowest axis first: stages across nodes
-    assert found.mesh["pipeline"] == 2
-    halves = [found.stages[f"layer_{n}"] % 2 for n in range(16)]  # stages go round the devices
-    assert sum(halves) == 8
+    # The slowest axis comes first: stages across nodes, in which two devices or one share a batch.
+    # Both take as long within 0.1 %; which is planned in time depends on the machine.
+    assert list(found.mesh) in (["pipeline", "data"], ["pipeline"])
+    count = found.mesh["pipeline"]
+    places = Counter(found.stages[f"layer_{n}"] % count for n in range(16))  # they go round
+    assert set(places.values()) == {16 // count}
     assert found.findings.seconds < tune(slow, "mixed").findings.seconds
     plan = ml.compile(
         make_deep(16, 4096), plan_backend(found.make_mesh(), slow), shapes=shapes,
         partition_strategy=found,
     ).plan  # fmt: skip
-    assert {stage.devices for stage in plan.stages} == {(0, 1), (2, 3)}
+    own = 4 // count
+    assert {stage.devices for stage in plan.stages} == {
+        tuple(range(first, first + own)) for first in range(0, 4, own)
+    }
     assert plan.timeline(slow).seconds == pytest.approx(found.findings.seconds)
 
 

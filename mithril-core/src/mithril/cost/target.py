@@ -10,6 +10,7 @@ from mithril.engine import Engine, KernelNames
 from mithril.mesh import Mesh
 from mithril.ops.collective import collectives
 from mithril.ops.own_kernel import list_kernels
+from mithril.plan import Execution
 from mithril.types import DType
 
 
@@ -60,8 +61,11 @@ class Target:
 
 
 def _run_on(engine: Engine, found: Hardware) -> Hardware:
-    """Return a profile with how an engine carries data and runs programs; its devices stay."""
-    where = found.execution
+    """Return a profile with how an engine carries data and runs programs; its devices stay.
+
+    Simulated devices are nobody's, and each has a processor of its own.
+    """
+    where = Execution() if found.name == SIMULATED.name else found.execution
     execution = replace(
         engine.execution,
         in_turn=where.in_turn,
