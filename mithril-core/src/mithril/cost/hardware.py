@@ -143,10 +143,25 @@ class Hardware:
 
         Its devices are real ones: each has a processor of its own.
         """
+        return self.run_by(other.transport, other.execution, Execution())
+
+    def run_by(
+        self, transport: Transport | None, execution: Execution, placed: Execution
+    ) -> Hardware:
+        """Return this profile with what carries the data, and how programs run.
+
+        Args:
+            transport: what carries the data.
+            execution: how programs run.
+            placed: says instead of it how devices share processors.
+        """
         execution = replace(
-            other.execution, in_turn=False, devices_per_processor=1, largest_part=1.0
+            execution,
+            in_turn=placed.in_turn,
+            devices_per_processor=placed.devices_per_processor,
+            largest_part=placed.largest_part,
         )
-        return replace(self, transport=other.transport, execution=execution)
+        return replace(self, transport=transport, execution=execution)
 
     def as_measured(self) -> Hardware:
         """Return this profile as that of so many devices at work as it was measured with."""

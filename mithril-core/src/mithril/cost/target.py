@@ -65,11 +65,5 @@ def _run_on(engine: Engine, found: Hardware) -> Hardware:
 
     Simulated devices are nobody's, and each has a processor of its own.
     """
-    where = Execution() if found.name == SIMULATED.name else found.execution
-    execution = replace(
-        engine.execution,
-        in_turn=where.in_turn,
-        devices_per_processor=where.devices_per_processor,
-        largest_part=where.largest_part,
-    )
-    return replace(found, transport=engine.transport, execution=execution)
+    placed = Execution() if found.name == SIMULATED.name else found.execution
+    return found.run_by(engine.transport, engine.execution, placed)

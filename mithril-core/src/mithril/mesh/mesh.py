@@ -200,8 +200,19 @@ class Mesh:
         Meshes of the same axes, of which one may be cut into sub-axes, give each device the same
         coordinates if this is equal.
         """
+        return self.devices, tuple(dict.fromkeys(self.list_origins(self.order)))
+
+    def list_origins(self, axes: Iterable[str]) -> list[str]:
+        """Return for names of axes, of which one may be cut into sub-axes, what a user calls them.
+
+        Args:
+            axes: names, sub-axes included.
+
+        >>> Mesh(x=2, y=4).list_origins(["y"])
+        ['y']
+        """
         origins = {axis.name: axis.origin for axis in self.axes}
-        return self.devices, tuple(dict.fromkeys(origins[name] for name in self.order))
+        return [origins[name] for name in axes]
 
     @cached_property
     def grid(self) -> np.ndarray:

@@ -51,7 +51,7 @@ def _hold_back(nodes: Sequence[Node], gathered: Collection[Value]) -> list[Node]
     held: dict[tuple[Node, Value], Value] = {}
     for gather, user, dependency in _pair_with_earlier(nodes, gathered):
         for value in gather.inputs:
-            if value not in gathered:  # of one that is gathered over another axis first
+            if value not in gathered:  # else it waits already: it was gathered over another axis
                 late = held[gather, value] = Value(value.type, value.name)
                 gate = Node(After(), (value, dependency), (late,), phase=user.phase)
                 gates.setdefault(user, []).append(gate)

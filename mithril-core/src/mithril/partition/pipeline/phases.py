@@ -263,10 +263,9 @@ def check_microbatch_reductions(program: Program) -> None:
         _is_microbatch_reduction(node)
 
 
-def _gathers_over(node: Node, axes: Collection[str], mesh: Mesh) -> bool:
+def _gathers_over(node: Node, axes: frozenset[str], mesh: Mesh) -> bool:
     """Return whether a node gathers over some axes of a mesh, as a user knows them, alone."""
-    origins = {axis.name: axis.origin for axis in mesh.axes}
-    return isinstance(node.op, AllGather) and all(origins[axis] in axes for axis in node.op.axes)
+    return isinstance(node.op, AllGather) and axes.issuperset(mesh.list_origins(node.op.axes))
 
 
 def _is_microbatch_reduction(node: Node) -> bool:

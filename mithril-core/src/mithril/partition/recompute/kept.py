@@ -84,8 +84,7 @@ def _list_axes(node: Node, mesh: Mesh) -> list[str]:
     """Return the axes, as a user knows them, over which a node exchanges data."""
     if not isinstance(node.op, Collective):
         return []
-    origins = {axis.name: axis.origin for axis in mesh.axes}
-    return [origins[axis] for axis in node.op.axes]
+    return mesh.list_origins(node.op.axes)
 
 
 def _only_brings(node: Node) -> bool:
