@@ -1,7 +1,7 @@
 """Device meshes and shardings as plain data: who holds which part of a tensor, and nothing else."""
 
 from mithril.mesh.cuts import refine
-from mithril.mesh.mesh import MICRO, Axis, Mesh
+from mithril.mesh.mesh import MICRO, Axis, Mesh, list_origins
 from mithril.mesh.refinement import (
     carry,
     coarse,
@@ -31,6 +31,7 @@ __all__ = [
     "follow",
     "follow_sharding",
     "list_finer_axes",
+    "list_origins",
     "onto",
     "refine",
 ]

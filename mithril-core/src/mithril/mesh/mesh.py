@@ -200,19 +200,7 @@ class Mesh:
         Meshes of the same axes, of which one may be cut into sub-axes, give each device the same
         coordinates if this is equal.
         """
-        return self.devices, tuple(dict.fromkeys(self.list_origins(self.order)))
-
-    def list_origins(self, axes: Iterable[str]) -> list[str]:
-        """Return for names of axes, of which one may be cut into sub-axes, what a user calls them.
-
-        Args:
-            axes: names, sub-axes included.
-
-        >>> Mesh(x=2, y=4).list_origins(["y"])
-        ['y']
-        """
-        origins = {axis.name: axis.origin for axis in self.axes}
-        return [origins[name] for name in axes]
+        return self.devices, tuple(dict.fromkeys(list_origins(self, self.order)))
 
     @cached_property
     def grid(self) -> np.ndarray:
@@ -451,3 +439,17 @@ def _near_identifier(name: str) -> str:
 
 def _is_size(size: object) -> bool:
     return isinstance(size, int) and not isinstance(size, bool) and size > 0
+
+
+def list_origins(mesh: Mesh, axes: Iterable[str]) -> list[str]:
+    """Return for names of axes, of which one may be cut into sub-axes, what a user calls them.
+
+    Args:
+        mesh: that has them.
+        axes: names, sub-axes included.
+
+    >>> list_origins(Mesh(x=2, y=4), ["y"])
+    ['y']
+    """
+    origins = {axis.name: axis.origin for axis in mesh.axes}
+    return [origins[name] for name in axes]

@@ -20,7 +20,7 @@ from enum import IntEnum
 from mithril.errors import PlanError
 from mithril.ir import Node, Phase, Value
 from mithril.ir.rewrite import all_nodes
-from mithril.mesh import MICRO, Mesh
+from mithril.mesh import MICRO, Mesh, list_origins
 from mithril.ops.collective import AllGather, AllReduce, Collective
 from mithril.partition.pipeline.microbatch_index import REDUCTIONS, reads_microbatch_index
 from mithril.plan import Program
@@ -265,7 +265,7 @@ def check_microbatch_reductions(program: Program) -> None:
 
 def _gathers_over(node: Node, axes: frozenset[str], mesh: Mesh) -> bool:
     """Return whether a node gathers over some axes of a mesh, as a user knows them, alone."""
-    return isinstance(node.op, AllGather) and axes.issuperset(mesh.list_origins(node.op.axes))
+    return isinstance(node.op, AllGather) and axes.issuperset(list_origins(mesh, node.op.axes))
 
 
 def _is_microbatch_reduction(node: Node) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from mithril.ir import Graph, Node, Value
 from mithril.ir.rewrite import all_nodes, regions
-from mithril.mesh import MICRO, Mesh
+from mithril.mesh import MICRO, Mesh, list_origins
 from mithril.ops.collective import AllGather, Collective, TakeShard
 from mithril.ops.elementwise import Cast
 from mithril.ops.shape import Movement
@@ -84,7 +84,7 @@ def _list_axes(node: Node, mesh: Mesh) -> list[str]:
     """Return the axes, as a user knows them, over which a node exchanges data."""
     if not isinstance(node.op, Collective):
         return []
-    return mesh.list_origins(node.op.axes)
+    return list_origins(mesh, node.op.axes)
 
 
 def _only_brings(node: Node) -> bool:
