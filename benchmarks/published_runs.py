@@ -17,6 +17,7 @@ table; four a device are taken.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ import mithril.numpy as mnp
 from mithril import P, ops
 from mithril.cost import Hardware
 from mithril.engine.planned import PlannedEngine
+from mithril.errors import MithrilWarning
 from mithril.mesh import Mesh
 from mithril.plan import Execution, Plan
 from mithril.runtime.backend import Backend
@@ -158,9 +160,17 @@ class Run:
         tokens = ml.TensorSpec((self.batch, self.length), "int32", split)
         shapes = {"tokens": tokens, "target": tokens}
         precision = ml.Precision(dtype=self.dtype)
-        return ml.compile(
-            self.model(), backend, shapes=shapes, outputs=["loss"], precision=precision, **options
-        ).plan
+        with warnings.catch_warnings():
+            if self.replicas_share:  # the plan has whole gradients, and says that they do not fit
+                warnings.filterwarnings("ignore", "plan needs", MithrilWarning)
+            return ml.compile(
+                self.model(),
+                backend,
+                shapes=shapes,
+                outputs=["loss"],
+                precision=precision,
+                **options,
+            ).plan
 
 
 # ------------------------------------------------------------------ GPT, as Megatron-LM had it

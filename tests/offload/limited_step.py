@@ -46,7 +46,7 @@ def main(is_offloaded: bool, mib: int) -> None:
     step = make_step(**(OFFLOADED if is_offloaded else {}))
     rng = np.random.default_rng(0)
     batch = {name: rng.standard_normal((ROWS, WIDTH)).astype(np.float32) for name in ("x", "t")}
-    np.ones((64, 64)) @ np.ones((64, 64))  # BLAS has its threads and buffers from here on
+    np.ones((ROWS, WIDTH)) @ np.ones((WIDTH, WIDTH))  # BLAS has its threads and buffers now
     most = count_own() + mib * MIB
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     try:

@@ -55,6 +55,30 @@ def test_every_schedule_on_every_mesh(schedule: str, stages: int, data: int, ten
     assert len(over_data) == (stages if data > 1 else 0)
 
 
+@ml.layer
+def CheckpointedBlock(x: Any) -> Any:  # noqa: N802
+    """A block of which nothing but its input is kept for the backward."""
+
+    def run(x: Any) -> Any:
+        return x + ml.FeedForward(12, name="mlp")(ml.LayerNorm(name="norm")(x))
+
+    return ml.checkpoint(run)(x)
+
+
+def test_gradients_that_checkpoints_call_alike_go_each_to_their_stage() -> None:
+    """Each of the blocks names the gradient of its input 'gradients.argument.0'."""
+    model = ml.Model()
+    model |= CheckpointedBlock(name="part0")(x="input", output="x1")
+    model |= CheckpointedBlock(name="part1")(x="x1", output="x2")
+    model |= CheckpointedBlock(name="part2")(x="x2", output="y")
+    model |= head()(y="y", targets="targets", loss="loss")
+    for stage in range(3):
+        model.stage(f"part{stage}", stage)
+    backend = ml.NumpyBackend(ml.Mesh(data=2, pipeline=3))
+    options = ml.PipelineOptions(microbatch_size=2, axis="pipeline")
+    compared(model, backend, samples(16), spec=P("data"), pipeline=options)
+
+
 def check_order(plan: Plan) -> None:
     """Assert that the actions of each device are carried out in the order of the table."""
     table = plan.timetable

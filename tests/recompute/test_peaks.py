@@ -103,7 +103,7 @@ def test_all_devices_hold_no_more_than_is_predicted(case: Case, budget: float | 
 @given(cases(ROWS), BUDGETS)
 def test_pytorch_holds_no_more_than_is_predicted(case: Case, budget: float | str) -> None:
     # The scores that a thread works on, which are not counted, are more than heads of 2 numbers.
-    attended = [n.inputs[0].shape[1] for n in case.graph.nodes if isinstance(n.op, Attention)]
+    attended = [n.inputs[0].type.shape[1] for n in case.graph.nodes if isinstance(n.op, Attention)]
     assume(max(attended, default=0) <= 8)
     engine = ml.TorchBackend(device="cpu").engine
     planned = plan_case(Case(case.graph, Mesh(), {}), engine, budget)

@@ -6,6 +6,7 @@ the same name. What depends on no input is computed on every part that needs it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -50,7 +51,7 @@ def split_by_stage(graph: Graph, parts: Mapping[Node, int | None], rest: int) ->
     home = {value: part for node, part in parts.items() for value in node.outputs}
     crossing: dict[Value, str] = {}
     ways: dict[Value, dict[tuple[int, int], None]] = {}
-    taken = {value.name for value in graph.inputs} | set(graph.outputs)
+    taken = {*(value.name for value in graph.inputs), *graph.outputs, *_find_ambiguous(graph)}
     for node in graph.nodes:
         for value in node.inputs:
             made, used = home.get(value), parts[node]
@@ -93,6 +94,12 @@ def _find_returning(
         ]
         for value in back
     }
+
+
+def _find_ambiguous(graph: Graph) -> set[str]:
+    """Return the names of more than one value: what is said of a value by name must mean one."""
+    count = Counter(value.name for value in graph.values())
+    return {name for name, times in count.items() if name and times > 1}
 
 
 def _name(value: Value, producer: Node, taken: set[str]) -> str:
