@@ -47,7 +47,7 @@ from mithril.partition.limits import (
 )
 from mithril.partition.offload import offload
 from mithril.partition.order_updates import order_updates
-from mithril.partition.partition import partition_parts
+from mithril.partition.partition import Partitioned, partition_parts
 from mithril.partition.pipeline.stacked_parameters import cut_layouts, cut_names
 from mithril.partition.replicas import split_replicas
 from mithril.partition.widen_sums import widen_sums
@@ -118,14 +118,33 @@ def make_plan(
         return plan
 
 
-def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
-    parameters = request.parameters
+def lay_out(
+    graph: Graph, request: Request, target: Target, options: PlanOptions | None = None
+) -> Plan:
+    """Return a plan that is good for one thing: to read off how the tensors of `make_plan` lie.
+
+    No pass over its programs ran. Arguments and errors are those of `make_plan`; nothing may be
+    searched for, which only whole plans decide.
+    """
+    with pause_collector():
+        return _lay_out(graph, request, target, options or PlanOptions())[0].plan
+
+
+def _lay_out(
+    graph: Graph, request: Request, target: Target, options: PlanOptions
+) -> tuple[Partitioned, Request]:
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
     parts = partition_parts(
         graph, request.layouts, target, request.placement, pads=options.pads,
         search=complete(options.search, request),
     )  # fmt: skip
+    return parts, request
+
+
+def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
+    parameters = request.parameters
+    parts, request = _lay_out(graph, request, target, options)
     if options.search is not None:
         request = replace(request, layouts=parts.layouts)
     parts = parts.with_change(lambda program: change_local(program, request, target, options))

@@ -233,6 +233,7 @@ def bind(
     request: Request,
     interface: Interface[Source],
     options: PlanOptions | None = None,
+    plan_graph: Callable[..., Plan] = make_plan,
 ) -> Bound[Source]:
     """Return a graph planned for an engine, ready to be called.
 
@@ -242,13 +243,14 @@ def bind(
         request: how its values lie, and what runs where.
         interface: what is passed and wanted.
         options: of the passes.
+        plan_graph: makes the plan; `lay_out` where nothing but shardings is read off it.
 
     Raises:
         MithrilError: as `make_plan` does.
     """
     target = Target.of(engine, interface.owner.hardware)
     started = perf_counter()
-    plan = make_plan(graph, request, target, options)
+    plan = plan_graph(graph, request, target, options)
     return Bound(engine, plan, interface, perf_counter() - started)
 
 

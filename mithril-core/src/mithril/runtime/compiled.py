@@ -273,6 +273,12 @@ class CompiledModel(PlanReports, Shared):
         self._settle_axes(plan)
         return self.plan_for(shapes, gradients=gradients)
 
+    def decide_shardings(self, inputs: Sequence[Kind]) -> None:
+        """Decide how parameters lie, as the plan with gradients for inputs of some kinds has it."""
+        seeded = self._losses(inputs)
+        open_ = [Kind.open(self.backend)] * (len(self.parameters) + len(seeded))
+        self._planner.decide(seeded, [*inputs, *open_])
+
     def _plan_arrays(
         self,
         params: Mapping[str, object],

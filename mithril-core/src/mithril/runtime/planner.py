@@ -6,11 +6,11 @@ decides, or the plan itself: the array then goes where it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from mithril.compiler import Request
+from mithril.compiler import Request, lay_out, make_plan
 from mithril.engine import Engine
 from mithril.errors import ShapeError
 from mithril.mesh import Sharding
@@ -29,6 +29,7 @@ from mithril.models.trace import (
 )
 from mithril.models.trace_context import SEED
 from mithril.partition.pipeline import Placement
+from mithril.plan import Plan
 from mithril.runtime.array import Kind
 from mithril.runtime.asked import ArgumentKinds, Asked, Evaluation
 from mithril.runtime.backend import Backend
@@ -168,6 +169,17 @@ class Planner:
             self.shardings.ask(partial(self._decide, seeded, nowhere))
         return bound
 
+    def decide(self, seeded: Seeded, kinds: Sequence[Kind]) -> None:
+        """Decide how parameters lie, as `bind` does; its plan is not made where that is enough."""
+        said = self._say(seeded, kinds)
+        if self._settings.plan.search is not None:
+            self.bind(seeded, kinds)
+        elif any(map(self._is_undecided, self._parameter_names, self._parameters_of(said))):
+            nowhere = self._displace(said)
+            self.shardings.add(
+                self._bind(self._argument_kinds(seeded, nowhere), nowhere, plan_graph=lay_out)
+            )
+
     def _bind_donating(
         self, seeded: Seeded, said: Sequence[Kind], donated: frozenset[str]
     ) -> Bound[Evaluation]:
@@ -257,11 +269,15 @@ class Planner:
         decision = self.shardings.of(name, type)
         return decision.sharding if said is None and decision is not None else said
 
-    def _bind(self, arguments: ArgumentKinds, said: Sequence[Kind]) -> Bound[Evaluation]:
-        asked = self._ask(arguments, said)
-        return bind(
-            self._engine, asked.traced.graph, asked.request, asked.interface, self._settings.plan
-        )
+    def _bind(
+        self,
+        arguments: ArgumentKinds,
+        said: Sequence[Kind],
+        plan_graph: Callable[..., Plan] = make_plan,
+    ) -> Bound[Evaluation]:
+        asked, options = self._ask(arguments, said), self._settings.plan
+        graph = asked.traced.graph
+        return bind(self._engine, graph, asked.request, asked.interface, options, plan_graph)
 
     def ask(self, seeded: Seeded, kinds: Sequence[Kind]) -> Asked:
         """Return what would be planned for arrays of some kinds; see `bind`."""

@@ -1,10 +1,10 @@
 """Chooses which sites of a program are taken apart: all rings, or what takes least time.
 
-A site is tried by itself first, in a program that has nothing else in it. Where it takes less time
-apart there, and something of its collective is exposed when all collectives are placed, the whole
-program is placed with it apart, and that stays if the program is predicted to take less time. Sites
-that are alike are decided together, and so are programs (`form`). Of chunks the number is chosen
-likewise.
+A site is tried by itself first, in a program that has nothing else in it. Where sites like it gain
+there what counts in the program's time (`LEAST_GAIN`), and something of their collectives is
+exposed when all are placed, the whole program is placed with them apart, and that stays if the
+program is predicted to take less time. Sites that are alike are decided together, and so are
+programs (`form`). Of chunks the number is chosen likewise.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ COUNTS = (2, 4, 8)
 """Into so many chunks a collective is cut, if at all."""
 LEAST_BYTES = 1 << 16
 """What is smaller is not cut into chunks."""
+LEAST_GAIN = 0.005
+"""A part of the program's time; what gains less by itself is not tried: prices are no better."""
 MOST_TRIALS = 16
 """So often a whole program is placed anew, at most."""
 _Choice = tuple[Site, int]
@@ -151,7 +153,9 @@ def _try_all(
             alike.setdefault(site.describe(), []).append(site)
     chosen: dict[Site, int] = {}
     found: list[tuple[int, int]] = []
-    for sites, number in _list_gains(alike.values(), choices, program, pricing)[:MOST_TRIALS]:
+    least = LEAST_GAIN * best.hiding.seconds
+    gaining = _list_gains(alike.values(), choices, program, pricing, least)
+    for sites, number in gaining[:MOST_TRIALS]:
         more = chosen | dict(choices[site][number] for site in sites)
         changed = take_apart(program, more, pricing.hardware)
         after = find_order(changed.graph, pricing, AS_IT_PAYS)
@@ -166,8 +170,9 @@ def _list_gains(
     choices: Mapping[Site, Sequence[_Choice]],
     program: Program,
     pricing: Pricing,
+    least: float,
 ) -> list[tuple[Sequence[Site], int]]:
-    """Return the groups of sites that gain apart by themselves, with the best of their choices."""
+    """Return the groups that gain so many seconds apart by themselves, with their best choices."""
     describe = _describe_by(program.mesh, pricing.hardware)
     found: list[tuple[float, Sequence[Site], int]] = []
     for sites in groups:
@@ -178,7 +183,7 @@ def _list_gains(
             for number, choice in enumerate(choices[sites[0]])
         ]
         gain, number = max(gains, default=(0.0, 0))
-        if gain > 0:
+        if gain * len(sites) > least:
             found.append((gain * len(sites), sites, number))
     return [(sites, number) for _, sites, number in sorted(found, key=lambda item: -item[0])]
 

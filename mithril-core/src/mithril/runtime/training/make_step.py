@@ -167,11 +167,11 @@ def _make(
     asked = compiled.ask((), kinds)
     if stage.stage or asked.cuts_loops:
         # How parameters are computed with, or on which stages, is chosen for the model alone.
-        compiled.plan_for(shapes, gradients=True)
+        compiled.decide_shardings(kinds)
     if stage.stage == 3:  # the model knows it, too: a state's parameters are evaluated as they lie
         compiled = compiled.resting(stage, kinds)
         if asked.has_stages:  # on which of them each rests
-            compiled.plan_for(shapes, gradients=True)
+            compiled.decide_shardings(kinds)
     given = dict(zip(compiled.inputs, kinds, strict=True))
     planner = StepPlanner(
         compiled, check_optimizer(rule.inner if rule else optimizer), loss, given, stage, scale,
