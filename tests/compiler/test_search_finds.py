@@ -13,7 +13,9 @@ import pytest
 from mithril import P
 from mithril.cli.gpt import Sizes, transformer_block
 from mithril.compiler import search as timelines
-from mithril.plan import Plan
+from mithril.engine.planned import PlannedEngine
+from mithril.plan import Execution, Plan
+from mithril.runtime.backend import Backend
 from mithril.runtime.planned import plan_backend
 
 from tests.tolerances import TOLERANCE
@@ -187,6 +189,36 @@ def test_attention_with_one_head_goes_round_a_ring() -> None:
     plan = search(model, ml.Mesh(context=8), {"x": (1, 32768, 1024)})
     assert lies(plan, "x").axes(1) == ("context",)
     assert "permute" in kinds(plan, "forward")
+
+
+class CompiledEngine(PlannedEngine):
+    """A compiler that has no kernel of attention, and takes it apart."""
+
+    @property
+    def execution(self) -> Execution:
+        return Execution(fuses=True, lays_out=True)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_causal_attention_is_split_along_its_sequence_where_scores_are_made(
+    is_compiled: bool,
+) -> None:
+    """By heads all scores are made, masked ones too; along a sequence no device makes those.
+
+    A kernel of attention leaves them out by itself: then heads are split, which exchanges less.
+    """
+    model = ml.MultiHeadAttention(num_heads=16, causal=True, name="attn")
+    mesh, shapes = ml.Mesh(tensor=4), {"input": (1, 4096, 256)}
+    backend = plan_backend(mesh, HARDWARE)
+    if is_compiled:
+        backend = Backend(CompiledEngine(mesh), hardware=ml.Hardware.load(HARDWARE))
+    plan = ml.compile(model, backend, auto_partition=True, shapes=shapes).plan
+    assert plan.search.gap < 0.01
+    split = P(None, "tensor", None)
+    assert (lies(plan, "input") == split) is is_compiled
+    assert (lies(plan, "q.weight") == P("tensor", None)) is not is_compiled
+    along = {row.cause.value for row in plan.collectives() if row.kind == "permute"}
+    assert ("attn.ring_attention" in along) is is_compiled
 
 
 def test_experts_are_split_where_weights_are_large() -> None:

@@ -10,6 +10,7 @@ from mithril.cost.communication import (
     transfer_seconds,
 )
 from mithril.cost.hardware import Hardware
+from mithril.cost.kernels import graph_seconds
 from mithril.cost.levels import Level, Link
 from mithril.cost.memory import PlanMemory, predict_memory
 from mithril.cost.plan_timeline import PlanTimeline, predict_timeline
@@ -20,6 +21,7 @@ from mithril.cost.work import kernel_seconds, op_seconds, product_dtype, work_se
 __all__ = [
     "SIMULATED", "Hardware", "HardwareAnalyst", "Level", "Link", "PlanMemory", "PlanTimeline",
     "Target", "as_hardware", "collective_seconds", "describe_emulation", "describe_relay",
-    "find_bucket_bytes", "find_hardware", "find_start_up", "kernel_seconds", "op_seconds",
-    "predict_memory", "predict_timeline", "product_dtype", "transfer_seconds", "work_seconds",
+    "find_bucket_bytes", "find_hardware", "find_start_up", "graph_seconds", "kernel_seconds",
+    "op_seconds", "predict_memory", "predict_timeline", "product_dtype", "transfer_seconds",
+    "work_seconds",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.hardware import Hardware
 from mithril.cost.work import (
     arithmetic_seconds,
@@ -109,6 +110,18 @@ def find_kernels(
             members.setdefault(last, []).append(node)
     found = (grouping.make(nodes) for nodes in members.values())
     return {kernel.nodes[-1]: kernel for kernel in found if kernel is not None}
+
+
+def graph_seconds(graph: Graph, hardware: Hardware) -> float:
+    """Return the predicted seconds of the kernels of a graph, one after another.
+
+    Args:
+        graph: a local one, whose loops and collectives do not count.
+        hardware: the profile to price with.
+    """
+    execution = hardware.execution
+    made = to_compiled_form(graph) if execution.lays_out else graph
+    return sum(kernel.seconds(hardware) for kernel in find_kernels(made, execution).values())
 
 
 def is_idle(node: Node, execution: Execution) -> bool:

@@ -156,7 +156,7 @@ def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: T
     """Return the best way to partition a graph of which everything may be chosen.
 
     Fused ops that may be split further if they are expanded are searched both ways, and so are ops
-    that cannot be split over all devices, and compute the same in ways that can.
+    that cannot be split over all devices, and compute the same in ways that can, or with less work.
 
     Raises:
         PlanError: nothing keeps to the limits.
@@ -166,7 +166,8 @@ def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: T
     graphs: list[Graph] = []
     if expandable := find_expandable(candidates, graph, given):
         graphs.append(expand_nodes(graph, expandable, target.kernel_names))
-    if confined := find_confined(candidates, graph, given):
+    skips_masked = target.hardware.execution.lays_out
+    if confined := find_confined(candidates, graph, given, skips_masked=skips_masked):
         graphs += [substitute(graph, confined, way) for way in range(WAYS)]
     pads, search = given.pads, given.search
     others = (_open_candidates(g, mesh, layouts, target, pads, search) for g in graphs)

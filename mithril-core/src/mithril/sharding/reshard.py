@@ -13,9 +13,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mithril.cost import Hardware, collective_seconds, describe_emulation
+from mithril.cost import Hardware, collective_seconds, describe_emulation, graph_seconds
 from mithril.cost.devices import local_bytes
 from mithril.errors import PlanError
+from mithril.ir import Graph
 from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, ReduceScatter, is_narrow_sum
 from mithril.sharding.moves import Move, list_moves, merge
@@ -116,6 +117,13 @@ class Resharder:
         self._numbers: dict[PriceKey, int] = {}
         self._known: dict[Amount, tuple[Weights, Seconds]] = {}
         self._merged: dict[tuple[int, ...], tuple[tuple[Move, ...], tuple[int, ...]]] = {}
+        self._work: dict[Graph, float] = {}
+
+    def work_seconds(self, graph: Graph) -> float:
+        """Return the predicted seconds of what a device computes in a local graph."""
+        if graph not in self._work:
+            self._work[graph] = graph_seconds(graph, self.hardware)
+        return self._work[graph]
 
     def path(self, start: Sharding, goal: Sharding, type: TensorType) -> Path:
         """Return the cheapest path.

@@ -1,7 +1,9 @@
 """What an op exchanges itself, found by trying: it is emitted on a shard of nothing but types.
 
 An op whose rule has special factors issues collectives of its own when one is split (the blocks of
-ring attention, say). They are priced by what is really issued, so that no formula can differ.
+ring attention, say). They are priced by what is really issued, so that no formula can differ. So is
+the work of attention where a compiler looks into it: what it keeps in memory between its products,
+and which blocks a causal one leaves out, no sum over the op says.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mithril import cost
-from mithril.ir import Builder, Group, Node, Op, Rule, Tensor, Types, Value
+from mithril.ir import Builder, Graph, Group, Node, Op, Rule, Tensor, Types, Value
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import AllGather, Collective, Permute
 from mithril.ops.shape import broadcast_to, reshape
@@ -33,14 +35,9 @@ class Exchange:
 
 def exchanges(node: Node, rule: Rule, option: Option) -> tuple[Exchange, ...]:
     """Return the collectives that a node issues itself where it runs as an option says."""
-    axes_of = option.axes_of()
-    if not rule.special.intersection(axes_of):
+    if not rule.special.intersection(option.axes_of()):
         return ()
-    mesh = option.results[0].mesh
-    parts = tuple((f, axes, part_sizes(mesh, axes, rule.sizes[f])) for f, axes in axes_of.items())
-    operands = _local(node.inputs, option.operands)
-    results = _local(node.outputs, option.results)
-    return _run_trial(node.op, operands, results, tuple(rule.sizes.items()), parts)
+    return _try(node, rule, option).issued
 
 
 def work_seconds(
@@ -57,10 +54,13 @@ def work_seconds(
     """
     parts = option.results[0].mesh.product(option.factors)
     inputs, outputs = _local(node.inputs, option.operands), _local(node.outputs, option.results)
-    flops, local = node.cost().flops / parts, node.op.cost(inputs, outputs)
-    work = cost.work_seconds(
-        node.op, flops, local.bytes, product, resharder.hardware, local.windows
-    )
+    hardware = resharder.hardware
+    is_fused = type(node.op).expand is not Op.expand
+    if is_fused and product is not None and hardware.execution.lays_out:
+        work = resharder.work_seconds(_try(node, rule, option).graph)
+    else:
+        flops, local = node.cost().flops / parts, node.op.cost(inputs, outputs)
+        work = cost.work_seconds(node.op, flops, local.bytes, product, hardware, local.windows)
     return work + exchange_seconds(node, rule, option, resharder)
 
 
@@ -89,6 +89,23 @@ def _local(values: Sequence[Value], shardings: Sequence[Sharding]) -> tuple[Tens
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What an op emits on one device: the collectives it issues, and all that it computes."""
+
+    issued: tuple[Exchange, ...]
+    graph: Graph
+
+
+def _try(node: Node, rule: Rule, option: Option) -> _Tried:
+    """Return what a node emits on one device where it runs as an option says."""
+    mesh, axes_of = option.results[0].mesh, option.axes_of()
+    parts = tuple((f, axes, part_sizes(mesh, axes, rule.sizes[f])) for f, axes in axes_of.items())
+    operands = _local(node.inputs, option.operands)
+    results = _local(node.outputs, option.results)
+    return _run_trial(node.op, operands, results, tuple(rule.sizes.items()), parts)
+
+
 @lru_cache(maxsize=1024)
 def _run_trial(
     op: Op,
@@ -96,12 +113,13 @@ def _run_trial(
     results: tuple[TensorType, ...],
     sizes: tuple[tuple[str, int], ...],
     parts: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...],
-) -> tuple[Exchange, ...]:
+) -> _Tried:
     lengths = {factor: lengths for factor, _, lengths in parts}
     axes_of = {factor: axes for factor, axes, _ in parts}
     shard = _Trial(Builder(), dict(sizes), lengths, axes_of, results)
-    op.localize([shard.builder.input(t, f"x{i}") for i, t in enumerate(operands)], shard)
-    return tuple(shard.issued)
+    made = op.localize([shard.builder.input(t, f"x{i}") for i, t in enumerate(operands)], shard)
+    graph = shard.builder.build({f"y{i}": x for i, x in enumerate(made)})
+    return _Tried(tuple(shard.issued), graph)
 
 
 @dataclass(slots=True)

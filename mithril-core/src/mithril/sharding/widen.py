@@ -129,7 +129,9 @@ def find_expandable(found: Candidates, graph: Graph, given: Constraints) -> froz
     )
 
 
-def find_confined(found: Candidates, graph: Graph, given: Constraints) -> frozenset[Node]:
+def find_confined(
+    found: Candidates, graph: Graph, given: Constraints, *, skips_masked: bool = False
+) -> frozenset[Node]:
     """Return the nodes that cannot be split over all devices, and could be in another way.
 
     Attention of few samples with few heads, say, which could be split along its sequence.
@@ -138,6 +140,8 @@ def find_confined(found: Candidates, graph: Graph, given: Constraints) -> frozen
         found: what the shardings that were said lead to.
         graph: the graph.
         given: these shardings, and what is searched for.
+        skips_masked: whether causal attention takes less work in another way: along its sequence
+            parts do not score what comes after them, which its own kernel does.
     """
     if not _is_wide(given):
         return frozenset()
@@ -146,7 +150,10 @@ def find_confined(found: Candidates, graph: Graph, given: Constraints) -> frozen
         node
         for node, rule in found.rules.items()
         if type(node.op) in ALTERNATIVES
-        and math.prod(size for f, size in rule.sizes.items() if f not in rule.whole) < devices
+        and (
+            (skips_masked and getattr(node.op, "causal", False))
+            or math.prod(size for f, size in rule.sizes.items() if f not in rule.whole) < devices
+        )
     )
 
 
