@@ -144,10 +144,10 @@ def choose_by_timeline(
         return found
     axes = sum(axis.size > 1 for axis in target.mesh.axes)
     is_large = found.search.variables > MANY or axes > AXES
-    tried = [(hidden, search.spaces) for hidden in HIDDEN]
+    tried: list[tuple[float, tuple[str, ...]]] = [(share, search.spaces) for share in HIDDEN]
     if MIXED in search.spaces:
-        alone = [(hidden, (DATA,)) for hidden in HIDDEN]
-        tried = alone if is_large else [*tried, alone[0]]
+        alone = [(share, (DATA,)) for share in HIDDEN]
+        tried = [*alone] if is_large else [*tried, alone[0]]
     best, least = found, predict_timeline(found, target.hardware).seconds
     longest, share = least, 0.0
     for hidden, spaces in tried:
