@@ -389,9 +389,3 @@ class _Stamp:
         self.source = source
         self.phase = phase
         self.cause = cause
-
-
-def append_node(builder: Builder, node: Node) -> tuple[Tensor, ...]:
-    """Append a node itself, whose operands are in the builder's graph already."""
-    builder._nodes.append(node)
-    return tuple(Tensor(builder, value) for value in node.outputs)

@@ -21,7 +21,6 @@ from typing import Any
 
 from mithril.ir import Algorithm, Builder, Cause, Graph, Node, Tensor, Value
 from mithril.ir.rewrite import all_nodes, map_bodies
-from mithril.ir.tensor import append_node
 from mithril.ops import add, cast, concatenate
 from mithril.ops.collective import Collective, is_narrow_sum
 from mithril.partition.decompose.cuts import Cut
@@ -54,9 +53,7 @@ def write_sites(graph: Graph, counts: Counts, describe: Describe) -> Graph:
 
 @dataclass(slots=True, eq=False)
 class _Writer:
-    """Writes a graph again, with something else in the place of some nodes.
-
-    Nodes that read nothing new are the same nodes: what is known of them stays known.
+    """Copies a graph, with something else in the place of some nodes.
 
     Args:
         graph: it stays as it is.
@@ -67,7 +64,7 @@ class _Writer:
     graph: Graph
     counts: Counts
     describe: Describe
-    builder: Builder = field(init=False)
+    builder: Builder = field(default_factory=Builder, init=False)
     _places: Places = field(init=False)
     _made: dict[Value, Any] = field(default_factory=dict, init=False)
     _gathered: dict[Value, Site] = field(default_factory=dict, init=False)
@@ -75,13 +72,12 @@ class _Writer:
     _steps: dict[Site, Iterator[Algorithm]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.builder = Builder.extending(Graph(self.graph.inputs, (), {}))
         self._places = Places(self.builder)
 
     def write(self) -> Graph:
-        """Return what it becomes."""
+        """Return the copy."""
         for value in self.graph.inputs:
-            self._made[value] = Tensor(self.builder, value)
+            self._made[value] = self.builder.input(value.type, value.name)
         starts = {site.collective: site for site in self.counts}
         ends = {site.end: site for site in self.counts}
         replaced = {node for site in self.counts for node in site.replaced}
@@ -96,12 +92,7 @@ class _Writer:
 
     def _copy(self, node: Node) -> None:
         changed = map_bodies(node, lambda body: write_sites(body, self.counts, self.describe))
-        operands = [self._get(value) for value in node.inputs]
-        is_same = changed is node and all(
-            x.value is value for x, value in zip(operands, node.inputs, strict=True)
-        )
-        copy = self.builder.copy
-        results = append_node(self.builder, node) if is_same else copy(changed, operands)
+        results = self.builder.copy(changed, [self._get(value) for value in node.inputs])
         self._made.update(zip(node.outputs, results, strict=True))
 
     def _get(self, value: Value) -> Any:
