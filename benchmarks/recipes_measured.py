@@ -184,7 +184,8 @@ def time_here(
         given = argparse.Namespace(
             **vars(given) | {"shrink": choose_shrink(model, backend, given.seed)}
         )
-    print(f"{model}: sizes divided by {given.shrink}")
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{model}: sizes divided by {given.shrink}")
     steps, predicted = make_steps(model, backend, given)
 
     def run(step: Step) -> Callable[[], object]:

@@ -25,6 +25,14 @@ WAYS = max(map(len, ALTERNATIVES.values()))
 """How many other ways there are."""
 
 
+def makes_masked_scores(op: Op) -> bool:
+    """Return whether an op makes scores for nothing, which its other ways leave out.
+
+    Those are causal attention's of what comes later, where no kernel leaves them out by itself.
+    """
+    return isinstance(op, Attention | AttentionGradient) and op.causal
+
+
 def find_alternative(op: Op, inputs: Types, way: int) -> Op | None:
     """Return the op that computes the same in another way; None if there is none.
 
@@ -49,4 +57,4 @@ def find_alternative(op: Op, inputs: Types, way: int) -> Op | None:
     return found
 
 
-__all__ = ["ALTERNATIVES", "WAYS", "find_alternative"]
+__all__ = ["ALTERNATIVES", "WAYS", "find_alternative", "makes_masked_scores"]

@@ -166,8 +166,8 @@ def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: T
     graphs: list[Graph] = []
     if expandable := find_expandable(candidates, graph, given):
         graphs.append(expand_nodes(graph, expandable, target.kernel_names))
-    skips_masked = target.hardware.execution.lays_out
-    if confined := find_confined(candidates, graph, given, skips_masked=skips_masked):
+    looks_into = target.hardware.execution.lays_out
+    if confined := find_confined(candidates, graph, given, looks_into=looks_into):
         graphs += [substitute(graph, confined, way) for way in range(WAYS)]
     pads, search = given.pads, given.search
     others = (_open_candidates(g, mesh, layouts, target, pads, search) for g in graphs)

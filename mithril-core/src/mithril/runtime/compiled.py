@@ -20,7 +20,7 @@ from mithril.keywords import checked_keywords, list_argument_names, refuse_unkno
 from mithril.mesh import Sharding
 from mithril.models import Layer
 from mithril.models.composition import Composition
-from mithril.models.trace import input_names, main_output_names, output_names, parameter_names
+from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.plan import Plan
 from mithril.plugins.published import suggest_attribute
 from mithril.runtime.array import Array, Kind
@@ -265,9 +265,8 @@ class CompiledModel(PlanReports, Shared):
                 there is none.
         """
         kinds = self.read_kinds(shapes)
-        seeded = self._losses(kinds) if gradients else None
-        open_ = [Kind.open(self.backend)] * (len(self.parameters) + len(seeded or ()))
-        plan = self._evaluator.bind(seeded, [*kinds, *open_]).plan
+        seeded = self._planner.list_losses(kinds) if gradients else None
+        plan = self._evaluator.bind(seeded, self._leave_open(kinds, seeded or ())).plan
         if not self.settings.lays_axes:
             return plan
         self._settle_axes(plan)
@@ -275,9 +274,8 @@ class CompiledModel(PlanReports, Shared):
 
     def decide_shardings(self, inputs: Sequence[Kind]) -> None:
         """Decide how parameters lie, as the plan with gradients for inputs of some kinds has it."""
-        seeded = self._losses(inputs)
-        open_ = [Kind.open(self.backend)] * (len(self.parameters) + len(seeded))
-        self._planner.decide(seeded, [*inputs, *open_])
+        seeded = self._planner.list_losses(inputs)
+        self._planner.decide(seeded, self._leave_open(inputs, seeded))
 
     def _plan_arrays(
         self,
@@ -348,12 +346,6 @@ class CompiledModel(PlanReports, Shared):
         is_placed = self.backend.mesh.size > 1
         return Kind(self.backend, port.type, port.sharding, is_placed) if port and fits else kind
 
-    def _losses(self, inputs: Sequence[Kind]) -> tuple[str, ...]:
-        """Return the outputs whose gradients the first evaluation is expected to give."""
-        floats = self._planner.float_outputs([kind.type for kind in inputs])
-        main = main_output_names(self._model)
-        return tuple(n for n, type in floats.items() if n in main and not type.shape) or (*floats,)
-
     def resting(self, zero: Zero, inputs: Sequence[Kind]) -> CompiledModel:
         """Return the same model with parameters at rest that are split further than computed.
 
@@ -375,8 +367,7 @@ class CompiledModel(PlanReports, Shared):
 
     def keeping_all(self) -> CompiledModel:
         """Return the same model without a memory budget, or anything computed again."""
-        plan = replace(self.settings.plan, recompute=KEEP_ALL)
-        return self._with(plan=plan)
+        return self._with(plan=replace(self.settings.plan, recompute=KEEP_ALL))
 
     def _with(self, **settings: Any) -> CompiledModel:
         """Return the same model with other settings."""
@@ -389,8 +380,11 @@ class CompiledModel(PlanReports, Shared):
             seeded: the outputs whose gradients are given.
             inputs: in the order of `inputs`.
         """
-        open_ = [Kind.open(self.backend)] * (len(self.parameters) + len(seeded))
-        return self._planner.ask(seeded, [*inputs, *open_])
+        return self._planner.ask(seeded, self._leave_open(inputs, seeded))
+
+    def _leave_open(self, inputs: Sequence[Kind], seeded: Sequence[str]) -> list[Kind]:
+        """Return kinds of which those of parameters and output gradients are not said."""
+        return [*inputs, *[Kind.open(self.backend)] * (len(self.parameters) + len(seeded))]
 
     def convert_inputs(self, given: Mapping[str, object], names: Sequence[str]) -> list[Array]:
         """Return some inputs as arrays of the backend, in order; values of the host wait there."""

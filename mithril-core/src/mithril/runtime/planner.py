@@ -24,6 +24,7 @@ from mithril.models.trace import (
     Traced,
     check_patterns,
     input_names,
+    main_output_names,
     parameter_names,
     trace,
 )
@@ -140,6 +141,12 @@ class Planner:
         outputs = self.output_types(tuple(zip(self._input_names, inputs, strict=True)))
         return {name: type for name, type in outputs.items() if type.dtype.is_float}
 
+    def list_losses(self, inputs: Sequence[Kind]) -> tuple[str, ...]:
+        """Return the outputs whose gradients the first evaluation is expected to give."""
+        floats = self.float_outputs([kind.type for kind in inputs])
+        main = main_output_names(self._model)
+        return tuple(n for n, type in floats.items() if n in main and not type.shape) or (*floats,)
+
     def planning_as(self, settings: Settings) -> Planner:
         """Return a planner of the same model, whose parameters lie as is decided for this one."""
         return Planner(self._model, self.backend, self._engine, settings, self.shardings)
@@ -161,24 +168,23 @@ class Planner:
             self.bindings.keep((seeded, donated), said, bound, is_planned=False)
         elif bound is None:
             nowhere = self._displace(said)
-            if any(map(self._is_undecided, self._parameter_names, self._parameters_of(said))):
+            if self._has_undecided(said):
                 self.shardings.decide()
-            if any(map(self._is_undecided, self._parameter_names, self._parameters_of(said))):
+            if self._has_undecided(said):
                 self.shardings.add(self._decide(seeded, nowhere))
             bound = self._make(seeded, said)
             self.shardings.ask(partial(self._decide, seeded, nowhere))
         return bound
 
     def decide(self, seeded: Seeded, kinds: Sequence[Kind]) -> None:
-        """Decide how parameters lie, as `bind` does; its plan is not made where that is enough."""
-        said = self._say(seeded, kinds)
+        """Decide how parameters lie, as `bind` does; without a search no plan is made for that."""
         if self._settings.plan.search is not None:
             self.bind(seeded, kinds)
-        elif any(map(self._is_undecided, self._parameter_names, self._parameters_of(said))):
-            nowhere = self._displace(said)
-            self.shardings.add(
-                self._bind(self._argument_kinds(seeded, nowhere), nowhere, plan_graph=lay_out)
-            )
+            return
+        said = self._say(seeded, kinds)
+        if self._has_undecided(said):
+            arguments = self._argument_kinds(seeded, nowhere := self._displace(said))
+            self.shardings.add(self._bind(arguments, nowhere, plan_graph=lay_out))
 
     def _bind_donating(
         self, seeded: Seeded, said: Sequence[Kind], donated: frozenset[str]
@@ -243,8 +249,13 @@ class Planner:
             found[position] = Kind.of_type(kind.backend, kind.type)
         return found
 
-    def _is_undecided(self, name: str, kind: Kind) -> bool:
-        return not kind.is_placed and self.shardings.of(name, kind.type) is None
+    def _has_undecided(self, said: Sequence[Kind]) -> bool:
+        """Return whether of an unplaced parameter it is not known where it lies."""
+        parameters = zip(self._parameter_names, self._parameters_of(said), strict=True)
+        return any(
+            not kind.is_placed and self.shardings.of(name, kind.type) is None
+            for name, kind in parameters
+        )
 
     def _argument_kinds(self, seeded: Seeded, said: Sequence[Kind]) -> ArgumentKinds:
         names = (*self._input_names, *self._parameter_names, *(seeded or ()))

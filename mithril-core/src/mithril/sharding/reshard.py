@@ -119,7 +119,7 @@ class Resharder:
         self._merged: dict[tuple[int, ...], tuple[tuple[Move, ...], tuple[int, ...]]] = {}
         self._work: dict[Graph, float] = {}
 
-    def work_seconds(self, graph: Graph) -> float:
+    def graph_seconds(self, graph: Graph) -> float:
         """Return the predicted seconds of what a device computes in a local graph."""
         if graph not in self._work:
             self._work[graph] = graph_seconds(graph, self.hardware)

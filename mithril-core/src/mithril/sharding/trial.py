@@ -52,13 +52,13 @@ def work_seconds(
         product: the dtype of its operands if it is a product of tensors.
         resharder: prices collectives, and its hardware the work.
     """
-    parts = option.results[0].mesh.product(option.factors)
-    inputs, outputs = _local(node.inputs, option.operands), _local(node.outputs, option.results)
     hardware = resharder.hardware
     is_fused = type(node.op).expand is not Op.expand
     if is_fused and product is not None and hardware.execution.lays_out:
-        work = resharder.work_seconds(_try(node, rule, option).graph)
+        work = resharder.graph_seconds(_try(node, rule, option).graph)
     else:
+        parts = option.results[0].mesh.product(option.factors)
+        inputs, outputs = _local(node.inputs, option.operands), _local(node.outputs, option.results)
         flops, local = node.cost().flops / parts, node.op.cost(inputs, outputs)
         work = cost.work_seconds(node.op, flops, local.bytes, product, hardware, local.windows)
     return work + exchange_seconds(node, rule, option, resharder)

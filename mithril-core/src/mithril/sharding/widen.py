@@ -15,7 +15,7 @@ from dataclasses import replace
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.ir.rewrite import regions, walk
 from mithril.mesh import MICRO
-from mithril.ops.alternatives import ALTERNATIVES
+from mithril.ops.alternatives import ALTERNATIVES, makes_masked_scores
 from mithril.sharding.candidates import Candidates, cut_axis
 from mithril.sharding.closure import Closure, collect_links, find_touching
 from mithril.sharding.constraints import Constraints
@@ -130,7 +130,7 @@ def find_expandable(found: Candidates, graph: Graph, given: Constraints) -> froz
 
 
 def find_confined(
-    found: Candidates, graph: Graph, given: Constraints, *, skips_masked: bool = False
+    found: Candidates, graph: Graph, given: Constraints, *, looks_into: bool = False
 ) -> frozenset[Node]:
     """Return the nodes that cannot be split over all devices, and could be in another way.
 
@@ -140,8 +140,7 @@ def find_confined(
         found: what the shardings that were said lead to.
         graph: the graph.
         given: these shardings, and what is searched for.
-        skips_masked: whether causal attention takes less work in another way: along its sequence
-            parts do not score what comes after them, which its own kernel does.
+        looks_into: whether a compiler runs what an op consists of, and no kernel of its own.
     """
     if not _is_wide(given):
         return frozenset()
@@ -151,7 +150,7 @@ def find_confined(
         for node, rule in found.rules.items()
         if type(node.op) in ALTERNATIVES
         and (
-            (skips_masked and getattr(node.op, "causal", False))
+            (looks_into and makes_masked_scores(node.op))
             or math.prod(size for f, size in rule.sizes.items() if f not in rule.whole) < devices
         )
     )
