@@ -33,6 +33,11 @@ class Case:
     tokens: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()
 
+    @property
+    def specs(self) -> dict[str, ml.TensorSpec]:
+        """The inputs, of which nothing is said how they come."""
+        return {name: ml.TensorSpec(shape, dtype) for name, (shape, dtype) in self.shapes.items()}
+
 
 class Draw:
     """Draws sizes, and builds what several models have.

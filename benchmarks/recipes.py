@@ -125,9 +125,8 @@ def compile_searched(
 ) -> ml.CompiledModel:
     """Return a model of which nothing is said, laid out by a search."""
     case = make_case(model, seed, shrink)
-    shapes = {n: ml.TensorSpec(shape, dtype) for n, (shape, dtype) in case.shapes.items()}
     return ml.compile(
-        case.model, backend, auto_partition=True, shapes=shapes, outputs=[case.output]
+        case.model, backend, auto_partition=True, shapes=case.specs, outputs=[case.output]
     )
 
 

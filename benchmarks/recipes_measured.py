@@ -1,12 +1,13 @@
-"""Measured steps of what a search finds, against recipes that people split models by.
+"""Measured steps of what `auto_tune` chooses, against recipes that people split models by.
 
 Ten of the models of `recipe_models`, widths and batches divided so often that a step is predicted to take
 10 ms or more but no longer than need be (`--shrink`), on PyTorch on four ranks, perhaps behind a link of
-limited speed (`network`), or on JAX on eight devices of one process. The search and every recipe that
-applies are compiled for the same backend, whose profile has to be of this machine: measure it before with
-`mithril calibrate --backend B --mesh data=4` (8 on JAX). Outputs are compared, and then a step of each,
-outputs and gradients, is timed in turn, until the last rank has done its part. The limit is on the search's step
-over that of the best recipe.
+limited speed (`network`), or on JAX on eight devices of one process. `auto_tune` measures what it finds and
+chooses, in a process of its own, before anything is timed here; its strategy, what `auto_partition` finds by
+prediction alone, and every recipe that applies are then compiled for the same backend, whose profile has to
+be of this machine: measure it before with `mithril calibrate --backend B --mesh data=4` (8 on JAX).
+Outputs are compared, and then a step of each, outputs and gradients, is timed in turn, until the last
+rank has done its part. The limit is on the step of the choice over that of the best recipe.
 
 Recipes that are predicted to take more than `--within` times the best of them are not timed, and are named.
 
@@ -19,7 +20,9 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import mithril as ml
 import numpy as np
@@ -40,14 +43,14 @@ from benchmarks.network import behind, limit
 from benchmarks.recipe_models import MODELS, make_case
 from benchmarks.recipe_strategies import RECIPES, Inapplicable
 from benchmarks.recipes import compile_recipe, compile_searched
-from benchmarks.sides import Times
+from benchmarks.sides import Times, leave, times_of_job
 from tests.tolerances import TOLERANCE
 
 TEN = (
     "narrow_mlp", "wide_mlp", "autoencoder", "recommender", "cnn", "gpt_small", "llama", "many_heads",
     "recurrent", "moe_small",
 )  # fmt: skip
-SEARCH = "search"
+TUNED, SEARCH = "auto_tune", "auto_partition"
 MOST = 1.05
 SHRINKS, LEAST_SECONDS = (16, 8, 4, 2, 1), 0.01
 """Sizes are divided by the first of these with which a step of the search takes so long: shorter ones
@@ -59,6 +62,8 @@ MESHES = {
     "torch": ({"data": 2, "tensor": 2}, {"data": 4}),
     "jax": ({"data": 2, "tensor": 4}, {"data": 8}),
 }
+HOURS = 0.1
+"""That a choice may take at most."""
 PREDICTED = "predicted "
 """What the names of predictions begin with, among times."""
 
@@ -120,7 +125,20 @@ def choose_shrink(model: str, backend: ml.Backend, seed: int) -> int:
 def compile_all(
     model: str, backend: ml.Backend, given: argparse.Namespace
 ) -> Iterator[tuple[str, ml.CompiledModel]]:
-    """Yield the search and the recipes that apply, compiled."""
+    """Yield the choice, the search and the recipes that apply, compiled."""
+    case, chosen = make_case(model, given.seed, given.shrink), ml.Strategy.load(given.strategy)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{model}: sizes divided by {given.shrink}; chosen is {chosen}")
+    yield (
+        TUNED,
+        ml.compile(
+            case.model,
+            backend,
+            shapes=case.specs,
+            outputs=[case.output],
+            partition_strategy=chosen,
+        ),
+    )
     yield SEARCH, compile_searched(model, backend, given.seed, given.shrink)
     for recipe in given.recipes:
         try:
@@ -135,12 +153,12 @@ def make_steps(
     """Return the steps that are timed, checked to give the same, and predicted seconds of all."""
     compiled = dict(compile_all(model, backend, given))
     predicted = {name: one.plan.timeline().seconds for name, one in compiled.items()}
-    most = given.within * min(s for name, s in predicted.items() if name != SEARCH)
+    most = given.within * min(s for name, s in predicted.items() if name not in (TUNED, SEARCH))
     inputs, output = draw_inputs(model, given.seed, given.shrink), make_case(model).output
     steps = {
         name: Step(one, output, inputs)
         for name, one in compiled.items()
-        if name == SEARCH or predicted[name] <= most
+        if name in (TUNED, SEARCH) or predicted[name] <= most
     }
     rtol, atol = TOLERANCE["float32"]
     expected = steps[SEARCH].found
@@ -161,16 +179,17 @@ def describe(plan: Plan) -> str:
 
 
 def judge(title: str, found: Times) -> int:
-    """Print times and the verdict; return 0 if the search is near enough to the best recipe."""
+    """Print times and the verdict; return 0 if the choice is near enough to the best recipe."""
     times = {name: some for name, some in found.items() if not name.startswith(PREDICTED)}
     left = [n.removeprefix(PREDICTED) for n in found if n.startswith(PREDICTED)]
     for name in left:
         said = found[PREDICTED + name][0]
         took = f", takes {1e3 * median(times[name]):.2f} ms" if name in times else ", not timed"
         print(f"  {name}: predicted {1e3 * said:.2f} ms{took}")
-    recipes = [name for name in times if name != SEARCH]
+    recipes = [name for name in times if name not in (TUNED, SEARCH)]
     best = min(recipes, key=lambda name: median(times[name]))
-    return report(title, times, [Limit(f"{SEARCH} to {best}", ratio(times, SEARCH, best), MOST)])
+    print(f"  {SEARCH} to {best}: {ratio(times, SEARCH, best)} x")
+    return report(title, times, [Limit(f"{TUNED} to {best}", ratio(times, TUNED, best), MOST)])
 
 
 # ------------------------------------------------------------------ running
@@ -180,12 +199,6 @@ def time_here(
     model: str, backend: ml.Backend, given: argparse.Namespace, ready: Callable[[], object]
 ) -> Times:
     """Return the times of a model's steps in this process, and what is predicted."""
-    if given.shrink is None:
-        given = argparse.Namespace(
-            **vars(given) | {"shrink": choose_shrink(model, backend, given.seed)}
-        )
-    if os.environ.get("RANK", "0") == "0":
-        print(f"{model}: sizes divided by {given.shrink}")
     steps, predicted = make_steps(model, backend, given)
 
     def run(step: Step) -> Callable[[], object]:
@@ -201,32 +214,60 @@ def time_here(
     return {**interleave(runs, given.rounds, warm_up=2, ready=ready), **predicted}
 
 
-def run_rank(given: argparse.Namespace) -> int:
-    """Take the times of a rank of a job, and leave them."""
-    from benchmarks.torch_sides import hand_in, together
-
+def open_backend(given: argparse.Namespace) -> ml.Backend:
+    """Return the backend, with the measured profile of this machine and the link that is asked for."""
+    mesh = ml.Mesh(MESHES[given.backend][given.mesh])
+    if given.backend == "jax":
+        return ml.open_backend("jax", mesh)
     # Processes of a job take no stored profile by themselves: each could have one of its own.
     profile = find_path("torch", "cpu", RANKS)
     if not profile.exists():
         sys.exit("no profile of four ranks: run `mithril calibrate --backend torch --mesh data=4`")
-    mesh = ml.Mesh(MESHES["torch"][given.mesh])
     backend = ml.TorchBackend(mesh, device="cpu", hardware=profile)
     backend.hardware = behind(backend.hardware, given.rate, RANKS)
-    hand_in(time_here(given.models[0], backend, given, together), given.times)
+    return backend
+
+
+def tune(given: argparse.Namespace) -> int:
+    """Choose a strategy by `auto_tune`, and leave it and by what sizes are divided."""
+    model, backend = given.models[0], open_backend(given)
+    shrink = given.shrink or choose_shrink(model, backend, given.seed)
+    case = make_case(model, given.seed, shrink)
+    chosen = ml.auto_tune(
+        case.model, backend, input_shapes=case.specs, tuning_budget_hours=HOURS, measure=True
+    )
+    chosen.save(given.strategy)
+    leave({"shrink": [shrink]}, given.times)
     return 0
 
 
-def run_in_job(model: str, given: argparse.Namespace) -> Times:
-    """Return the times that rank 0 of a job takes."""
-    from benchmarks.torch_sides import in_job
+def run_rank(given: argparse.Namespace) -> int:
+    """Take the times of a rank of a job, and leave them."""
+    from benchmarks.torch_sides import hand_in, together
 
-    passed = ["--models", model, "--rounds", given.rounds, "--seed", given.seed]
-    passed += ["--mesh", given.mesh, "--within", given.within]
-    passed += [] if given.shrink is None else ["--shrink", given.shrink]
+    hand_in(time_here(given.models[0], open_backend(given), given, together), given.times)
+    return 0
+
+
+def run_model(model: str, given: argparse.Namespace) -> Times:
+    """Return the times of a model's steps, chosen and timed in processes behind the same link."""
+    passed = ["--models", model, "--backend", given.backend, "--rounds", given.rounds]
+    passed += ["--seed", given.seed, "--mesh", given.mesh, "--within", given.within]
     passed += ["--recipes", *given.recipes, *(["--plans"] if given.plans else [])]
     passed += [] if given.rate is None else ["--rate", given.rate]
-    with limit(given.rate) as inside:
-        return in_job("benchmarks.recipes_measured", RANKS, [*map(str, passed)], inside)
+    with limit(given.rate) as inside, TemporaryDirectory() as folder:
+        module, strategy = "benchmarks.recipes_measured", Path(folder) / "strategy.json"
+        passed += ["--strategy", strategy]
+        shrink = [] if given.shrink is None else ["--shrink", given.shrink]
+        command = [*inside, sys.executable, "-m", module, "--tune", *map(str, [*passed, *shrink])]
+        shrunk = int(times_of_job(command, {})["shrink"][0])
+        passed += ["--shrink", shrunk]
+        if given.backend == "torch":
+            from benchmarks.torch_sides import in_job
+
+            return in_job(module, RANKS, [*map(str, passed)], inside)
+        given = argparse.Namespace(**vars(given) | {"shrink": shrunk, "strategy": strategy})
+        return time_here(model, open_backend(given), given, lambda: None)
 
 
 def read(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -242,7 +283,10 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shrink", type=int, help="divides widths and batches")
     parser.add_argument("--within", type=float, default=2.0, help="times the best prediction")
     parser.add_argument("--plans", action="store_true", help="print how each one splits")
-    parser.add_argument("--times", help=argparse.SUPPRESS)  # where a rank of a job leaves them
+    # Where a rank of a job leaves its times, and what a process that tunes is told.
+    parser.add_argument("--times", help=argparse.SUPPRESS)
+    parser.add_argument("--strategy", help=argparse.SUPPRESS)
+    parser.add_argument("--tune", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -255,15 +299,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = {name: value for name, value in SURROUNDINGS.items() if name.startswith("MALLOC")}
     settle("benchmarks.recipes_measured", {**kept, **BLOCKS_KEPT}, surroundings={})
     if given.times:
-        return run_rank(given)
+        return tune(given) if given.tune else run_rank(given)
     failed = 0
     for model in given.models:
         where = f"{given.backend}, link {given.rate or 'not limited'}"
-        if given.backend == "torch":
-            found = run_in_job(model, given)
-        else:
-            backend = ml.open_backend("jax", ml.Mesh(MESHES["jax"][given.mesh]))
-            found = time_here(model, backend, given, lambda: None)
+        found = run_model(model, given)
         mesh = ", ".join(f"{n}={s}" for n, s in MESHES[given.backend][given.mesh].items())
         failed += judge(f"step of {model} on {mesh}, {where}", found)
     return int(failed > 0)

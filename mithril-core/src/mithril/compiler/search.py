@@ -29,6 +29,8 @@ LEAST_GAIN = 0.02
 HIDDEN = (0.95, 0.5)
 """The shares of what nobody waits for that are taken to be hidden, besides none. Never all: what is
 free is moved for nothing."""
+TOGETHER = 0.995
+"""That share where batches alone are split: sums of all gradients travel together, and start once."""
 MANY, AXES = 1500, 2
 """Above so many choices, or axes, those plans split batches alone: a search takes seconds there."""
 PICOSECOND = 1e-12
@@ -146,8 +148,8 @@ def choose_by_timeline(
     is_large = found.search.variables > MANY or axes > AXES
     tried: list[tuple[float, tuple[str, ...]]] = [(share, search.spaces) for share in HIDDEN]
     if MIXED in search.spaces:
-        alone = [(share, (DATA,)) for share in HIDDEN]
-        tried = [*alone] if is_large else [*tried, alone[0]]
+        alone = [(share, (DATA,)) for share in (TOGETHER, HIDDEN[-1])]
+        tried = alone if is_large else [*tried, alone[0]]
     best, least = found, predict_timeline(found, target.hardware).seconds
     longest, share = least, 0.0
     for hidden, spaces in tried:

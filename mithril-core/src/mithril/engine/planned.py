@@ -11,17 +11,20 @@ from mithril.errors import BackendError
 from mithril.plan import Execution, Program
 from mithril.plan.execution import ALL
 
+PLANNED = "planned"
+"""The platform of devices that nothing runs on."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedEngine(NumpyEngine):
     """What an accelerator offers that has a compiler: kernels of all ops, fused and overlapped."""
 
-    name = "planned"
+    name = PLANNED
 
     @property
     def platform(self) -> str:
         """`planned`."""
-        return "planned"
+        return PLANNED
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -118,6 +118,12 @@ class Config:
         parts = [role.value for role in used if role != Role.nothing]
         return " × ".join([*parts, *(["experts"] if self.has_experts else [])]) or "one device"
 
+    @property
+    def use(self) -> tuple[object, ...]:
+        """What the mesh is used for: over how many devices each role goes, and what is besides."""
+        sizes = tuple((role, self.size(role)) for role in Role)
+        return sizes, self.stages > 1, self.zero > 0, self.has_experts, self.is_searched
+
     def __str__(self) -> str:
         said = [self.kind]
         said += [f"zero={self.zero}"] if self.zero else []

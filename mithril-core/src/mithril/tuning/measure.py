@@ -1,21 +1,23 @@
-"""Measuring the best few strategies: each plan in a process of its own, warm, turn by turn.
+"""Measuring the best few strategies: in a process of its own, warm, turn by turn.
 
-A process that runs out of memory, dies, or takes too long costs its strategy and nothing else.
-Plans go to these processes as JSON, so that they need no model, and no script is run again. On CPUs
-all of them live at once and run in turn, so that what else slows the machine down meets all alike;
-an accelerator's memory is for one at a time.
+A plan that runs out of memory, kills the process, or takes too long costs its strategy and nothing
+else. Plans go to the process as JSON, so that it needs no model, and no script is run again. On
+CPUs it holds all of them and runs them in turn, so that what else slows the machine down meets all
+alike; an accelerator's memory is for one at a time. What is clearly slower than the best is run no
+more (successive elimination; Even-Dar, Mannor and Mansour, 2006).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,11 +33,12 @@ from mithril.tuning.progress import Progress
 from mithril.tuning.record import Measurement, Record, make_key
 from mithril.units import format_seconds
 
-MOST = 3
-"""How many strategies are measured, the best predicted ones."""
-ROUNDS = 5
-RUN_SECONDS = 0.2
-"""A round runs a plan for about that long."""
+MOST = 12
+"""How many strategies are measured."""
+TURNS = 12
+"""So often those are run that are about as fast as the best."""
+RUN_SECONDS, MOST_TIMES = 0.2, 50
+"""A turn runs a plan for about that long, and at most so often."""
 LONGEST = 600.0
 """Seconds that a process may take to compile a plan and to run it once."""
 MIN_SECONDS = 1.0
@@ -96,9 +99,9 @@ def measure_best(
         if (before := known.get(contender.key)) is not None:
             contender.seconds, contender.error = list(before.seconds), before.error
     new = [c for c in contenders if not c.seconds and not c.error]
-    runner = _Runner(backend, end, bar)
-    for group in [new] if backend.engine.platform == "cpu" or not new else [[c] for c in new]:
-        runner.run(group)
+    is_shared = backend.engine.platform == "cpu"
+    for group in [new] if is_shared else [[c] for c in new]:
+        _Runner(backend, end, bar).run(group)
     for contender in new:
         if contender.seconds or contender.error:
             kept.add(contender.key, str(contender.strategy.mesh), contender.measurement)
@@ -124,51 +127,80 @@ def _contend(tuned: TunedModel, backend: Backend, strategy: Strategy) -> Contend
 
 
 class _Runner:
+    """Measures contenders in turn, in one process, which is started anew where one of them ends it.
+
+    Args:
+        backend: what it opens.
+        end: when the budget is over, by the monotonic clock.
+        bar: shows how far it is.
+    """
+
     def __init__(self, backend: Backend, end: float, bar: Progress) -> None:
         self._backend, self._end, self._bar = backend, end, bar
+        self._worker: Worker | None = None
+        self._prepared: list[Contender] = []
 
     def run(self, contenders: Sequence[Contender]) -> None:
-        """Measure some strategies in turn, all of them alive at once."""
-        workers = list(self._start(contenders))
+        """Measure some strategies in turn, the plans of all of them in memory at once."""
+        steps = len(contenders) * (TURNS + 1)
         try:
-            self._prepare(workers)
-            self._measure(workers)
+            for number, contender in enumerate(contenders):
+                self._bar.show_measured(steps, number)
+                if self._count_left() > MIN_SECONDS:
+                    self._prepare(contender)
+            times = {contender.key: self._find_times(contender) for contender in self._prepared}
+            for turn in range(1, TURNS + 1):
+                self._bar.show_measured(steps, len(contenders) * turn)
+                for contender in self._list_near(turn):
+                    if contender.seconds and self._count_left() <= 0:
+                        return
+                    contender.seconds += self._run(contender, times[contender.key])
         finally:
-            for _, worker in workers:
-                worker.end()
+            self._end_worker()
 
-    def _start(self, contenders: Sequence[Contender]) -> Iterator[tuple[Contender, Worker]]:
-        for contender in contenders:
-            if self._count_left() > MIN_SECONDS:
-                yield contender, Worker(self._backend)
+    def _list_near(self, turn: int) -> list[Contender]:
+        """Return what may still be the fastest: the more was seen, the nearer it has to be."""
+        best = min((c.measurement.median for c in self._prepared), default=math.inf)
+        limit = math.inf if turn == 1 else (1 + 1 / (turn - 1)) * best
+        return [c for c in self._prepared if not c.seconds or c.measurement.median <= limit]
 
-    def _prepare(self, workers: Sequence[tuple[Contender, Worker]]) -> None:
-        """Have each compile its plan and run it once, one after another."""
-        for number, (contender, worker) in enumerate(workers):
-            self._bar.show_measured(len(workers) * (ROUNDS + 1), number)
-            answer = worker.ask({"plan": contender.plan, **worker.where}, self._limit())
-            contender.error = "" if "late" in answer else answer.get("error", "")
-            worker.is_ready = "ready" in answer
+    def _prepare(self, contender: Contender) -> None:
+        """Have a plan compiled and run once."""
+        asked = {"plan": contender.plan, "key": contender.key}
+        if "ready" in self._ask(contender, asked):
+            self._prepared.append(contender)
 
-    def _measure(self, workers: Sequence[tuple[Contender, Worker]]) -> None:
-        runs: dict[int, int] = {}
-        for turn in range(ROUNDS):
-            for number, (contender, worker) in enumerate(workers):
-                if not worker.is_ready or (turn and self._count_left() <= 0):
-                    continue
-                self._bar.show_measured(len(workers) * (ROUNDS + 1), (turn + 1) * len(workers))
-                answer = worker.ask({"runs": runs.get(number, 1)}, self._limit())
-                seconds = answer.get("seconds")
-                if seconds is None:
-                    contender.error = "" if "late" in answer else answer.get("error", "")
-                    worker.is_ready = False
-                    continue
-                if number in runs or turn == ROUNDS - 1:  # the first round tells how long one is
-                    contender.seconds += seconds
-                elif not contender.seconds:
-                    contender.seconds = list(seconds)
-                one = max(min(seconds), 1e-6)
-                runs[number] = max(1, min(50, round(RUN_SECONDS / one)))
+    def _find_times(self, contender: Contender) -> int:
+        """Return how often a contender is run in each turn."""
+        took = self._run(contender, 1)
+        return max(1, min(MOST_TIMES, round(RUN_SECONDS / max(*took, 1e-6)))) if took else 1
+
+    def _run(self, contender: Contender, times: int) -> list[float]:
+        """Return the seconds of some runs; nothing if it cannot be run."""
+        found: list[float] = self._ask(contender, {"key": contender.key, "runs": times}).get(
+            "seconds", []
+        )
+        if not found and contender in self._prepared:
+            self._prepared.remove(contender)
+        return found
+
+    def _ask(self, contender: Contender, what: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to what is asked about a contender, and keep why there is none."""
+        if self._worker is None:
+            self._worker = Worker(self._backend)
+            for other in self._prepared:
+                self._worker.ask({"plan": other.plan, "key": other.key}, self._limit())
+        answer = self._worker.ask(what, self._limit())
+        if "error" in answer:
+            contender.error = "" if "late" in answer else answer["error"]
+        if self._worker.has_ended:
+            self._end_worker()
+        return answer
+
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+        self._worker = None
 
     def _count_left(self) -> float:
         return self._end - time.monotonic()
@@ -178,17 +210,14 @@ class _Runner:
 
 
 class Worker:
-    """A process that measures one plan; it ends with this one.
+    """A process that measures plans; it ends with this one.
 
     Args:
         backend: what it opens.
     """
 
     def __init__(self, backend: Backend) -> None:
-        self.where: Mapping[str, Any] = {
-            "backend": backend.name, "options": dict(backend.own_options),
-        }  # fmt: skip
-        self.is_ready = False
+        self._where = {"backend": backend.name, "options": dict(backend.own_options)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mithril.tuning.worker"],
             stdin=subprocess.PIPE,
@@ -211,12 +240,12 @@ class Worker:
         """Return the answer, or an error where the process dies or takes too long.
 
         Args:
-            what: is asked.
+            what: a plan and its key, to be compiled and run once; or a key and how often to run.
             limit: seconds.
         """
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # it has ended
-            self._process.stdin.write(json.dumps(what) + "\n")
+            self._process.stdin.write(json.dumps({**self._where, **what}) + "\n")
             self._process.stdin.flush()
         try:
             line = self._answers.get(timeout=limit)
@@ -228,6 +257,11 @@ class Worker:
             return {"error": f"the process ended with code {code}"}
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self._process.poll() is not None
 
     def end(self) -> None:
         """End the process."""

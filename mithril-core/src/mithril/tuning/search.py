@@ -36,6 +36,8 @@ PATIENCE = 12
 """So many plans in a row that are no better end it, too."""
 SHOWN = 8
 """Alternatives that are told."""
+WITHIN = 3.0
+"""What is predicted to cost more than so many times the best is not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Search:
         seconds: of the processor.
         patience: so many plans in a row that are no better end it.
         searches: whether an exact search may split the tensors, too.
+        measures: whether the best are to be measured: each use of the mesh is then planned, whatever
+            its bound is, as predictions are further off between uses than within one.
         tell: is told how many candidates there are and how many are done, and the best.
     """
 
@@ -81,6 +85,7 @@ class Search:
     seconds: float = SEARCH_SECONDS
     patience: int = PATIENCE
     searches: bool = True
+    measures: bool = False
     tell: Callable[[int, int, Candidate | None], None] = lambda total, done, best: None
     considered: int = 0
     pruned: int = 0
@@ -113,6 +118,8 @@ class Search:
             self.tell(len(waiting), len(waiting) - len(left), self.best)
             if self._visit(left.pop()):
                 left.sort(key=self._rank_estimate, reverse=True)
+        if self.measures and self.best is not None:
+            self._plan_each_use(WITHIN * self.best.cost(self.tuned.objective))
         while self.best is not None:
             rivals = self._order(self._list_rivals(self.best))
             for candidate in rivals:
@@ -123,6 +130,45 @@ class Search:
                 break
         self.tell(len(waiting), len(waiting), self.best)
         return sorted(self.planned, key=self._rank)
+
+    def choose_to_measure(self, most: int) -> list[Candidate]:
+        """Return what to measure: the best of each use of the mesh, and then the rest.
+
+        Args:
+            most: how many at most.
+        """
+        objective = self.tuned.objective
+        ranked = sorted(self.planned, key=self._rank)
+        fitting = [c for c in ranked if c.price is not None and c.price.fits]
+        near = [c for c in fitting if c.cost(objective) <= WITHIN * fitting[0].cost(objective)]
+        first = {candidate.config.use: candidate for candidate in reversed(near)}
+        chosen = sorted(first.values(), key=self._rank)
+        rest = [candidate for candidate in near if candidate not in chosen]
+        return [*chosen, *rest][:most]
+
+    def _plan_each_use(self, limit: float) -> None:
+        """Plan the simplest of the best estimates of each use of the mesh, unless it was planned.
+
+        Args:
+            limit: what an estimate may cost at most.
+        """
+        objective, done = self.tuned.objective, set[object]()
+        planned = {candidate.config for candidate in self.planned}
+        for candidate in sorted(self.waiting, key=self._rank_simple):
+            config = candidate.config
+            if config.use in done or candidate.estimate.cost(objective) > limit:
+                continue
+            if self._is_over(config.stages):
+                break
+            if config in planned or self._add(candidate):
+                done.add(config.use)
+
+    def _rank_simple(self, candidate: Candidate) -> tuple[bool, bool, float, int, bool]:
+        """Return what candidates are ordered by that were not planned, the simpler first if alike."""
+        too_large, is_twin, *_ = self._rank_estimate(candidate)
+        config, cost = candidate.config, candidate.estimate.cost(self.tuned.objective)
+        parts = config.microbatches * config.stages
+        return too_large, is_twin, float(f"{cost:.2g}"), parts, config.checkpointing != "none"
 
     def _visit(self, candidate: Candidate) -> bool:
         """Plan a candidate, unless its bound or the time leaves it out; return whether it is."""
@@ -139,12 +185,18 @@ class Search:
         if is_over or is_enough:
             self.unplanned.append(candidate)
             return False
+        return self._add(candidate)
+
+    def _add(self, candidate: Candidate) -> bool:
+        """Plan a candidate and keep what that tells; return whether it can be planned."""
         found = self._plan(candidate)
         if found is None:
             return False
         self.planned.append(found)
         assert found.price is not None
         self.correction.add(found.config, found.estimate, found.price)
+        objective = self.tuned.objective
+        limit = self.best.cost(objective) if self.best else float("inf")
         cost = found.cost(objective) if found.price.fits else float("inf")
         # Less than a hundredth is no reason to go on.
         self._late = 0 if cost < 0.99 * limit else self._late + 1

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mithril.cost import Hardware, as_hardware
+from mithril.engine.planned import PLANNED
 from mithril.errors import BackendError, GraphError, OptionError, PlanError, kind_of
 from mithril.keywords import checked_keywords
 from mithril.mesh import Mesh
@@ -18,7 +19,7 @@ from mithril.runtime.backend import Backend
 from mithril.runtime.specification import TensorSpec, as_spec
 from mithril.runtime.strategy import OBJECTIVES, Strategy
 from mithril.runtime.training.optimizer import Optimizer, check_optimizer
-from mithril.tuning.measure import can_measure, check_measurable, measure_best
+from mithril.tuning.measure import MOST, can_measure, check_measurable, measure_best
 from mithril.tuning.model import TunedModel
 from mithril.tuning.progress import Progress
 from mithril.tuning.search import Search
@@ -51,8 +52,8 @@ def auto_tune(
 
     Configurations (what each mesh axis splits, stages, micro-batches, ZeRO, what is computed again)
     are taken the best estimate first; one whose lower bound is above the best plan so far is left
-    out without a plan. The rest are planned and priced. On devices that are there the best few
-    plans are measured, each in a process of its own, and the fastest is taken.
+    out without a plan. The rest are planned and priced. On devices that are there the best plan of
+    each use of the mesh is measured in a process of its own, and the fastest is taken.
 
     Args:
         model: a Model, or a single layer. What it says itself of its tensors stays as it is.
@@ -119,7 +120,11 @@ def auto_tune(
     planning = budget * (PLANNING_SHARE if measures else 1.0)
     with Progress(progress) as bar:
         search = Search(
-            tuned, budget=planning, tell=bar.show_planned, searches=strategy_space in SEARCHED
+            tuned,
+            budget=planning,
+            tell=bar.show_planned,
+            searches=strategy_space in SEARCHED,
+            measures=measures,
         )
         found = search.run(list_configs(tuned, strategy_space, where))
         least = search.least_memory
@@ -135,10 +140,10 @@ def auto_tune(
         if not fitting:
             least = min(c.price.memory for c in found if c.price)
             raise _refuse_memory(least, hardware, len(search.unplanned))
-        strategies = [search.describe(candidate) for candidate in fitting]
         if not measures:
-            return strategies[0]
+            return search.describe(fitting[0])
         assert isinstance(backend, Backend)
+        strategies = [search.describe(chosen) for chosen in search.choose_to_measure(MOST)]
         left = budget - bar.seconds
         return measure_best(backend, tuned, strategies, left, record, bar, has_to=bool(measure))
 
@@ -225,10 +230,6 @@ def _refuse_memory(least: float, hardware: Hardware, unplanned: int = 0) -> Plan
         f"device of {format_bytes(hardware.memory_bytes or 0)}{rest}; use more devices, a "
         f"smaller batch, or a narrower precision"
     )
-
-
-PLANNED = "planned"
-"""The platform of devices that nothing runs on."""
 
 
 def _describe(where: Mesh | int) -> str:

@@ -1,4 +1,4 @@
-"""A process that measures one plan: it opens a backend, runs the plan, and says how long that took.
+"""A process that measures plans: it opens a backend, runs them, and says how long that took.
 
 It is told what to do by lines of JSON, and answers by lines. It ends when nobody is left to tell it
 anything. What it prints besides goes to its standard error.
@@ -11,9 +11,15 @@ import os
 import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from mithril.mesh import Mesh
+    from mithril.engine.base import Engine
 
 WATCH_SECONDS = 0.5
 """How often it is looked whether the process that started this one is there."""
@@ -24,30 +30,33 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print is no answer
     threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
-    run: Any = None
+    runs: dict[str, Run] = {}
     for line in sys.stdin:
         asked = json.loads(line)
         try:
             if "plan" in asked:
-                run = _prepare(asked)
+                runs[asked["key"]] = run = _prepare(asked)
                 run(1)  # compiles, and takes the memory that it will take
                 answer: dict[str, Any] = {"ready": True}
             else:
-                answer = {"seconds": run(asked["runs"])}
+                answer = {"seconds": runs[asked["key"]](asked["runs"])}
         except BaseException as error:  # out of memory is an answer, too
             answer = {"error": f"{type(error).__name__}: {error}"[:400]}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
-def _prepare(asked: dict[str, Any]) -> Any:
+Run = Callable[[int], list[float]]
+"""Runs a plan so often, and returns the seconds of each time."""
+
+
+def _prepare(asked: dict[str, Any]) -> Run:
     import mithril.ops  # noqa: F401 - fills the registry of ops
     from mithril.plan.serialize import plan_from_json
-    from mithril.plugins.opening import open_engine
     from mithril.runtime.balancing.trial import make_values
 
     plan = plan_from_json(asked["plan"])
-    engine = open_engine(asked["backend"], plan.mesh, asked["options"])
+    engine = _open(asked["backend"], plan.mesh, json.dumps(asked["options"]))
     execute = engine.lower_plan(plan)
     rng = np.random.default_rng(0)
     handles = []
@@ -67,6 +76,14 @@ def _prepare(asked: dict[str, Any]) -> Any:
         return found
 
     return run
+
+
+@cache
+def _open(backend: str, mesh: Mesh, options: str) -> Engine:
+    """Return the engine of a backend, which plans of one mesh share."""
+    from mithril.plugins.opening import open_engine
+
+    return open_engine(backend, mesh, json.loads(options))
 
 
 def _watch(parent: int) -> None:

@@ -21,6 +21,7 @@ from mithril.cost.profiles.registry import (
 )
 from mithril.cost.profiles.store import check_given, find_stored, list_stored
 from mithril.engine import Engine
+from mithril.engine.planned import PLANNED
 from mithril.errors import OptionError, kind_of
 
 SUFFIXES = (".toml", ".json")
@@ -97,7 +98,7 @@ def find_hardware(engine: Engine, given: Hardware | str | Path | None = None) ->
         found = as_hardware(given)
         check_given(found, engine)
     here = replace(found, transport=engine.transport, execution=engine.execution)
-    if given is not None and found.calibration is None:
+    if given is not None and (found.calibration is None or engine.platform == PLANNED):
         return found.on(here)  # devices that are elsewhere
     return here.serving(engine.execution.devices_per_processor)
 

@@ -17,6 +17,7 @@ from mithril.cost.hardware import Calibration, Hardware
 from mithril.cost.profiles.machine import describe_machine
 from mithril.cost.profiles.reader import Profile, read_file, write_content
 from mithril.engine import Engine
+from mithril.engine.planned import PLANNED
 from mithril.errors import OptionError
 
 VARIABLE = "MITHRIL_DATA_DIR"
@@ -104,11 +105,14 @@ def _explain_misfit(made: Calibration, engine: Engine, devices: int | None) -> s
 def check_given(hardware: Hardware, engine: Engine) -> None:
     """Raise if a profile was measured on devices of another kind than an engine has.
 
+    Devices that are only planned for are of the kind that a profile says.
+
     Raises:
         OptionError: it was.
     """
     made = hardware.calibration
-    if made is not None and made.device_kind != engine.device_kind:
+    is_other = made is not None and made.device_kind != engine.device_kind
+    if made is not None and is_other and engine.platform != PLANNED:
         raise OptionError(
             f"hardware profile '{hardware.name}' was measured on '{made.device_kind}', and "
             f"backend '{engine.name}' has '{engine.device_kind}'; calibrate here, or give the "
