@@ -153,3 +153,27 @@ def test_parameters_at_rest_over_two_axes_are_whole_for_each_micro_batch() -> No
     )
     assert not any(n for stage, n in count_gathers(plan).items() if "before" in stage)
     np.testing.assert_allclose(losses, train(ml.NumpyBackend())[0], *TOLERANCE["float32"])
+
+
+def test_a_shard_that_is_cut_once_is_gathered_by_every_run() -> None:
+    """Where a parameter is cut over `model` before it is gathered over `data`, the cut is kept."""
+
+    def make_mlp() -> ml.Model:
+        model = ml.Model()
+        model |= ml.Linear(16, name="up")(input="x", output="h")
+        model |= ml.Relu(name="act")(input="h", output="a")
+        model += ml.Linear(16, name="down")(output="y")
+        model.shard({"up.weight": ml.P("model")})
+        return model
+
+    def evaluate(backend: ml.Backend, **options: Any) -> dict[str, ml.Array]:
+        compiled = ml.compile(make_mlp(), backend, shapes={"x": (64, 16)}, **options)
+        x, seed = backend.randn(64, 16, seed=1), backend.randn(64, 16, seed=2)
+        return compiled.evaluate(compiled.randomize_params(seed=0), {"x": x}, {"y": seed})[1]
+
+    backend = ml.NumpyBackend(ml.Mesh(data=4, model=2))
+    found = evaluate(backend, zero=3, accumulate=2, in_shardings={"x": ml.P("data")}, **FULL)
+    for name, expected in evaluate(ml.NumpyBackend()).items():
+        np.testing.assert_allclose(
+            found[name].numpy(), expected.numpy(), *TOLERANCE["float32"], err_msg=name
+        )

@@ -90,3 +90,15 @@ def test_what_rests_is_gathered_once_for_all_micro_batches(cut: str) -> None:
     last = [row for row in rows if "last.weight" in (row.cause.value, *row.cause.parts)]
     # Without micro-batches each phase gathers it, so that it is not there in between.
     assert [row.times for row in last] == ([1] if cut else [1, 1])
+
+
+def test_a_forward_alone_of_a_model_with_scattered_gradients() -> None:
+    """With `zero=2` gradients leave scattered; an evaluation without them has none to scatter."""
+    backend = ml.NumpyBackend(ml.Mesh(data=4))
+    compiled = ml.compile(ml.Linear(8), backend, shapes={"input": (16, 4)}, zero=2)
+    params, x = compiled.randomize_params(seed=0), backend.ones(16, 4)
+    (y,) = compiled.evaluate(params, {"input": x}).values()
+    weight = params["weight"].numpy()
+    np.testing.assert_allclose(
+        y.numpy() - params["bias"].numpy(), np.ones((16, 4)) @ weight.T, *TOLERANCE["float32"]
+    )

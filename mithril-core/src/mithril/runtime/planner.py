@@ -344,9 +344,10 @@ class Planner:
         captured = {item.name: layout_of(item, whole) for item in traced.captured}
         differentiated = self._differentiate(traced, arguments)
         said = layouts.of(arguments.inputs, arguments.parameters, seeds or ()) | captured
+        leave = {} if seeds is None else layouts.of_gradients(said, differentiated)
         notes = (*self._settings.notes, *self._notes(traced))
         return Request(
-            said | layouts.of_gradients(said, differentiated),
+            said | leave,
             cotangents=None if seeds is None else tuple(name for name, _ in seeds),
             differentiated=differentiated,
             parameters=tuple(traced.parameter_names),

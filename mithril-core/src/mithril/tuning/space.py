@@ -108,12 +108,13 @@ def _list_zeros(tuned: TunedModel, config: Config) -> tuple[int, ...]:
     """Return the stages of ZeRO that are of use.
 
     Stages of a pipeline hold few parameters each, which every micro-batch needs: only the state of
-    the optimiser is split there.
+    the optimiser is split there. Stages 1 and 2 gather parameters after the update: without one they
+    would have scattered gradients and nothing to pay for it.
     """
     if tuned.is_forward or config.size(Role.data, Role.context) == 1:
         return (0,)
-    state = (1,) if tuned.optimizer is not None else ()
-    return (0, *state, *((2, 3) if config.stages == 1 else ()))
+    state = (1, *((2,) if config.stages == 1 else ())) if tuned.optimizer is not None else ()
+    return (0, *state, *((3,) if config.stages == 1 else ()))
 
 
 def _vary_stages(tuned: TunedModel, config: Config) -> Iterator[Config]:

@@ -257,7 +257,9 @@ class StageBuilder:
             for node in nodes:
                 wanted.update(v for v in node.inputs if made_by.get(v, found) != found)
         gathered = (n for n in self.item.microbatch_reductions if isinstance(n.op, AllGather))
-        wanted.update(value for node in gathered for value in node.inputs)
+        # What is gathered again has no phase, and may be a shard that one program takes for all.
+        anywhere = (node for node, found in self.item.phases.items() if found is None)
+        wanted.update(value for node in (*gathered, *anywhere) for value in node.inputs)
         wanted.update(v for v, ref in self._refs.items() if ref.kind == "zeros")
         return wanted
 
