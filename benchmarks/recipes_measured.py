@@ -29,6 +29,7 @@ import numpy as np
 from mithril.cost.profiles.store import find_path
 from mithril.errors import MithrilError
 from mithril.plan import Plan
+from mithril.plan.names import cotangent_name
 
 from benchmarks.harness import (
     BLOCKS_KEPT,
@@ -89,7 +90,7 @@ class Step:
         self._params = compiled.randomize_params(seed=0)
         y = compiled.evaluate(self._params, self._inputs)[output]
         self.found = y.numpy()
-        self._seeds = {output: backend.ones(*y.shape, sharding=y.sharding)}
+        self._seeds = {output: backend.ones(*y.shape, sharding=lies[cotangent_name(output)])}
         self._is_jax = backend.name == "jax"
 
     def run(self) -> None:
@@ -234,7 +235,12 @@ def tune(given: argparse.Namespace) -> int:
     shrink = given.shrink or choose_shrink(model, backend, given.seed)
     case = make_case(model, given.seed, shrink)
     chosen = ml.auto_tune(
-        case.model, backend, input_shapes=case.specs, tuning_budget_hours=HOURS, measure=True
+        case.model,
+        backend,
+        input_shapes=case.specs,
+        outputs=[case.output],
+        tuning_budget_hours=HOURS,
+        measure=True,
     )
     chosen.save(given.strategy)
     leave({"shrink": [shrink]}, given.times)
@@ -278,7 +284,7 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rate", help="of the link between ranks, such as 1gbit; none without")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(TEN))
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--seed", type=int, default=0, help="of sizes and data")
     parser.add_argument("--shrink", type=int, help="divides widths and batches")
     parser.add_argument("--within", type=float, default=2.0, help="times the best prediction")

@@ -30,7 +30,7 @@ HIDDEN = (0.95, 0.5)
 """The shares of what nobody waits for that are taken to be hidden, besides none. Never all: what is
 free is moved for nothing."""
 TOGETHER = 0.995
-"""That share where batches alone are split: sums of all gradients travel together, and start once."""
+"""That share where batches alone are split: all gradients are summed together, and start once."""
 MANY, AXES = 1500, 2
 """Above so many choices, or axes, those plans split batches alone: a search takes seconds there."""
 PICOSECOND = 1e-12

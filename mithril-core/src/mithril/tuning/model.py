@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,6 +22,7 @@ from mithril.mesh import Mesh
 from mithril.models.composition import Composition
 from mithril.models.layer import Layer
 from mithril.models.model import Model
+from mithril.models.outputs import choose_outputs
 from mithril.models.placement import placement_spec_of
 from mithril.models.prefixes import component_of
 from mithril.models.trace import Traced
@@ -85,6 +86,7 @@ class TunedModel:
         optimizer: whose step is tuned; None for a forward and a backward alone.
         loss: the output that a step makes smaller.
         backend: where it runs; None for devices that are not there.
+        outputs: that are wanted, by name; None for those of the model.
     """
 
     model: Model | Layer
@@ -95,6 +97,7 @@ class TunedModel:
     optimizer: Optimizer | None = None
     loss: str = "loss"
     backend: Backend | None = None
+    outputs: Sequence[str] | None = None
     _cuts: dict[tuple[int, float], Mapping[str, int | tuple[int, ...]] | None] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -107,8 +110,9 @@ class TunedModel:
 
     @cached_property
     def component(self) -> Composition | Layer:
-        """Its snapshot."""
-        return component_of(self.model)
+        """Its snapshot, with the outputs that are wanted."""
+        found = component_of(self.model)
+        return found if self.outputs is None else choose_outputs(found, self.outputs)
 
     @property
     def is_forward(self) -> bool:
@@ -383,7 +387,8 @@ class TunedModel:
 
     def options(self) -> dict[str, Any]:
         """Return what every plan of it is compiled with."""
-        return {"shapes": dict(self.shapes), "precision": self.precision}
+        options = {"shapes": dict(self.shapes), "precision": self.precision}
+        return options if self.outputs is None else {**options, "outputs": self.outputs}
 
 
 def _count_results(graph: Graph) -> float:

@@ -74,8 +74,8 @@ class Search:
         seconds: of the processor.
         patience: so many plans in a row that are no better end it.
         searches: whether an exact search may split the tensors, too.
-        measures: whether the best are to be measured: each use of the mesh is then planned, whatever
-            its bound is, as predictions are further off between uses than within one.
+        measures: whether the best are to be measured: each use of the mesh is then planned,
+            whatever its bound is, as predictions are further off between uses than within one.
         tell: is told how many candidates there are and how many are done, and the best.
     """
 
@@ -164,7 +164,7 @@ class Search:
                 done.add(config.use)
 
     def _rank_simple(self, candidate: Candidate) -> tuple[bool, bool, float, int, bool]:
-        """Return what candidates are ordered by that were not planned, the simpler first if alike."""
+        """Return what candidates that are estimated alike are ordered by, the simplest first."""
         too_large, is_twin, *_ = self._rank_estimate(candidate)
         config, cost = candidate.config, candidate.estimate.cost(self.tuned.objective)
         parts = config.microbatches * config.stages

@@ -108,8 +108,8 @@ def _list_zeros(tuned: TunedModel, config: Config) -> tuple[int, ...]:
     """Return the stages of ZeRO that are of use.
 
     Stages of a pipeline hold few parameters each, which every micro-batch needs: only the state of
-    the optimiser is split there. Stages 1 and 2 gather parameters after the update: without one they
-    would have scattered gradients and nothing to pay for it.
+    the optimiser is split there. Stages 1 and 2 gather parameters after the update: without one
+    they would have scattered gradients and nothing to pay for it.
     """
     if tuned.is_forward or config.size(Role.data, Role.context) == 1:
         return (0,)

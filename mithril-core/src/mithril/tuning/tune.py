@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mithril.cost import Hardware, as_hardware
@@ -43,6 +43,7 @@ def auto_tune(
     devices: int | None = None,
     optimizer: Optimizer | None = None,
     loss: str = "loss",
+    outputs: Sequence[str] | None = None,
     precision: Precision | None = None,
     measure: bool | None = None,
     record: str | Path | None = None,
@@ -69,6 +70,7 @@ def auto_tune(
         devices: how many there would be; for `backend` that is none.
         optimizer: plan a train step with it: its state counts, and ZeRO's stage 1 is tried.
         loss: the output that a train step makes smaller.
+        outputs: which values are wanted, as `compile` takes them; for a train step that is none.
         precision: of the model; by default that of the backend.
         measure: whether the best plans are measured; by default where devices are there.
         record: a file in which each measurement is kept, and found again when a tuning that was
@@ -101,6 +103,11 @@ def auto_tune(
     check_choice("strategy_space", strategy_space, SPACES)
     budget = read_budget(tuning_budget_hours)
     where, hardware, dtypes = _read_devices(backend, devices, precision)
+    if outputs is not None and optimizer is not None:
+        raise OptionError(
+            f"outputs={outputs!r} is given together with optimizer=, whose train step returns the "
+            f"loss; name it by loss=, and leave out outputs="
+        )
     tuned = TunedModel(
         model,
         _read_shapes(input_shapes, model, dtypes),
@@ -110,6 +117,7 @@ def auto_tune(
         None if optimizer is None else check_optimizer(optimizer),
         loss,
         backend if isinstance(backend, Backend) else None,
+        outputs,
     )
     measures = _read_measure(measure, backend)
     if record is not None and not measures:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from mithril.mesh import Mesh
     from mithril.engine.base import Engine
+    from mithril.mesh import Mesh
 
 WATCH_SECONDS = 0.5
 """How often it is looked whether the process that started this one is there."""
@@ -53,15 +53,14 @@ Run = Callable[[int], list[float]]
 def _prepare(asked: dict[str, Any]) -> Run:
     import mithril.ops  # noqa: F401 - fills the registry of ops
     from mithril.plan.serialize import plan_from_json
-    from mithril.runtime.balancing.trial import make_values
+    from mithril.runtime.balancing.trial import make_arguments
 
     plan = plan_from_json(asked["plan"])
     engine = _open(asked["backend"], plan.mesh, json.dumps(asked["options"]))
     execute = engine.lower_plan(plan)
-    rng = np.random.default_rng(0)
-    handles = []
+    arguments, handles = make_arguments(plan, np.random.default_rng(0)), []
     for port in plan.inputs:
-        values = make_values(port, rng).astype(port.type.dtype.numpy)
+        values = arguments[port.name]
         put = engine.on(port.sharding.mesh).put
         handles.append(put(port.type, port.sharding, lambda box, x=values: x[box]))  # type: ignore[misc]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mithril.plan import Plan, Port
+from mithril.plan.names import next_of
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.profiling import profile
 from mithril.transform import cotangent_name
@@ -54,6 +55,33 @@ class Trial:
         return {path: float(row["seconds"]) for path, row in found.layers().items()}
 
 
+def make_arguments(plan: Plan, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return values for all inputs of a plan, with which a run takes as long as in use.
+
+    Parameters are about as large as a layer draws them: larger ones make a softmax so sharp that
+    what it gives are denormal numbers, with which a processor takes several times as long.
+    Gradients of outputs are ones, and the state of an optimiser is what it begins with, zeros.
+
+    Args:
+        plan: of a model, or of a train step.
+        rng: draws what is random.
+    """
+    leaves = {port.name for port in plan.outputs}
+    seeds = set(map(cotangent_name, leaves))
+    found = {}
+    for port in plan.inputs:
+        shape, dtype = port.type.shape, port.type.dtype.numpy
+        if port.name in plan.parameters:
+            values = make_values(port, rng) / np.sqrt(max(shape, default=1))
+        elif port.name in seeds:
+            values = np.ones(shape)
+        else:
+            is_state = next_of(port.name) in leaves
+            values = np.zeros(shape) if is_state else make_values(port, rng)
+        found[port.name] = values.astype(dtype)
+    return found
+
+
 def make_values(port: Port, rng: np.random.Generator) -> np.ndarray:
     """Return values for an input: random floats, or integers that index any table."""
     shape, dtype = port.type.shape, port.type.dtype
@@ -62,4 +90,4 @@ def make_values(port: Port, rng: np.random.Generator) -> np.ndarray:
     return np.zeros(shape, bool if str(dtype) == "bool" else np.int32)
 
 
-__all__ = ["Trial", "make_values"]
+__all__ = ["Trial", "make_arguments"]
