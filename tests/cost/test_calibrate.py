@@ -25,6 +25,7 @@ from mithril.cost.profiles.machine import describe_machine
 from mithril.cost.profiles.store import find_folder, find_path, find_stored, list_stored, save
 from mithril.engine import Engine, Executable
 from mithril.engine.numpy_engine import NumpyEngine
+from mithril.engine.planned import PlannedEngine
 from mithril.errors import BackendError, OptionError
 from mithril.ir import Builder
 from mithril.ir.op import Types
@@ -393,6 +394,15 @@ def test_a_profile_of_another_device_is_refused_where_it_is_given(tmp_path: Path
         "hardware profile 'card-calibrated' was measured on 'NPU 7', and backend 'numpy' has "
         "'card'; calibrate here, or give the name of a profile"
     )
+
+
+def test_planned_devices_are_what_a_profile_says(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    save(made_for(paced(), device_kind="NPU 7"), path)
+    assert find_hardware(PlannedEngine(Mesh(data=4)), path).name == "card-calibrated"
+    shapes = {"input": (16, 8)}
+    found = ml.auto_tune(ml.Linear(8), path, input_shapes=shapes, devices=2, strategy_space="data")
+    assert found.findings.profile == "card-calibrated"
 
 
 def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:

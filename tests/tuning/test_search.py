@@ -331,3 +331,41 @@ def test_of_two_orders_of_axes_that_are_alike_one_is_planned_first() -> None:
     assert twins
     fitting = [c.is_twin for c in ordered if c.estimate.memory <= tuned.hardware.memory_bytes]
     assert fitting == sorted(fitting)
+
+
+def test_each_use_of_the_mesh_is_planned_where_plans_are_measured() -> None:
+    tuned = tune("mlp")
+    configs = list(list_configs(tuned, "mixed", 4))
+    few = Search(tuned, patience=1, searches=False)
+    all_uses = Search(tuned, patience=1, searches=False, measures=True)
+    few.run(configs)
+    best = all_uses.run(configs)[0]
+    uses = {candidate.config.use for candidate in all_uses.planned}
+    assert uses > {candidate.config.use for candidate in few.planned}
+    chosen = all_uses.choose_to_measure(12)
+    assert chosen[0] == best
+    first = [candidate.config.use for candidate in chosen[:3]]
+    assert len(set(first)) == 3
+    assert len(all_uses.choose_to_measure(2)) == 2
+
+
+def test_without_an_optimizer_no_gradients_are_scattered_for_nothing() -> None:
+    configs = list_configs(tune("mlp"), "mixed_parallel", 4)
+    assert {config.zero for config in configs} == {0, 3}
+    tuned = replace(tune("gpt"), optimizer=ml.optim.adamw(1e-3))
+    assert {config.zero for config in list_configs(tuned, "mixed_parallel", 4)} == {0, 1, 2, 3}
+
+
+def test_outputs_that_are_not_wanted_cost_nothing() -> None:
+    model = make_mlp()
+    model |= ml.Linear(4096, name="wide")(input="h", output="z")
+    given = {"input_shapes": SHAPES, "devices": 2}
+    whole = ml.auto_tune(model, H100, **given)
+    found = ml.auto_tune(model, H100, **given, outputs=["y"])
+    assert found.findings.seconds < whole.findings.seconds
+    assert "wide.weight" not in found.parameters
+    planned = plan_backend(found.make_mesh(), H100)
+    compiled = ml.compile(model, planned, shapes=SHAPES, outputs=["y"], partition_strategy=found)
+    assert list(compiled.outputs) == ["y"]
+    with pytest.raises(ml.OptionError, match=r"outputs=\['y'\] is given together with optimizer="):
+        ml.auto_tune(model, H100, **given, outputs=["y"], optimizer=ml.optim.adam(1e-3))

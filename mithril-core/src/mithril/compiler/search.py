@@ -148,8 +148,8 @@ def choose_by_timeline(
     is_large = found.search.variables > MANY or axes > AXES
     tried: list[tuple[float, tuple[str, ...]]] = [(share, search.spaces) for share in HIDDEN]
     if MIXED in search.spaces:
-        alone = [(share, (DATA,)) for share in (TOGETHER, HIDDEN[-1])]
-        tried = alone if is_large else [*tried, alone[0]]
+        alone = [(share, (DATA,)) for share in (TOGETHER, *HIDDEN)]
+        tried = alone if is_large else [*tried, *alone[:-1]]
     best, least = found, predict_timeline(found, target.hardware).seconds
     longest, share = least, 0.0
     for hidden, spaces in tried:

@@ -269,6 +269,8 @@ def compile(
             f"compile() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
     snapshot = _snapshot(model)
+    if outputs is not None:
+        snapshot = choose_outputs(snapshot, outputs)
     by_strategy: dict[str, Annotation] = {}
     if partition_strategy is not None:
         applied, snapshot = apply_strategy(partition_strategy, snapshot, backend.mesh)
@@ -310,8 +312,6 @@ def compile(
             )
         precision, gradients = read_policy(mixed_precision_policy)
     dtypes = backend.precision if precision is None else backend.check_precision(precision)
-    if outputs is not None:
-        snapshot = choose_outputs(snapshot, outputs)
     notes: tuple[str, ...] = ()
     job = Job(backend, shapes, dtypes, read_pipeline(pipeline, pipeline_schedule), inference)
     asked = read_search(

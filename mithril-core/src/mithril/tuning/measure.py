@@ -39,6 +39,10 @@ TURNS = 12
 """So often those are run that are about as fast as the best."""
 RUN_SECONDS, MOST_TIMES = 0.2, 50
 """A turn runs a plan for about that long, and at most so often."""
+ALIKE = 0.05
+"""What differs by no more than that part is alike to a clock; the prediction decides then."""
+ON_HOST = ("cpu", "simulated")
+"""The platforms of devices whose memory is the machine's, which has room for all plans at once."""
 LONGEST = 600.0
 """Seconds that a process may take to compile a plan and to run it once."""
 MIN_SECONDS = 1.0
@@ -78,7 +82,7 @@ def measure_best(
     *,
     has_to: bool,
 ) -> Strategy:
-    """Return the strategy that ran fastest.
+    """Return the strategy that ran fastest; of those that are alike the best predicted one.
 
     Args:
         backend: where it runs.
@@ -99,8 +103,7 @@ def measure_best(
         if (before := known.get(contender.key)) is not None:
             contender.seconds, contender.error = list(before.seconds), before.error
     new = [c for c in contenders if not c.seconds and not c.error]
-    is_shared = backend.engine.platform == "cpu"
-    for group in [new] if is_shared else [[c] for c in new]:
+    for group in [new] if backend.engine.platform in ON_HOST else [[c] for c in new]:
         _Runner(backend, end, bar).run(group)
     for contender in new:
         if contender.seconds or contender.error:
@@ -113,7 +116,9 @@ def measure_best(
         )
     if not ran:  # the budget was over before, or devices have no room beside this process
         return strategies[0]
-    best = min(ran, key=lambda c: c.measurement.median)
+    limit = (1 + ALIKE) * min(c.measurement.median for c in ran)
+    alike = [c for c in ran if c.measurement.median <= limit]
+    best = min(alike, key=lambda c: c.strategy.findings.seconds)
     findings = replace(best.strategy.findings, measured=best.measurement.median)
     return replace(best.strategy, findings=findings)
 
