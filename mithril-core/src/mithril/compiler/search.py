@@ -148,8 +148,9 @@ def choose_by_timeline(
     is_large = found.search.variables > MANY or axes > AXES
     tried: list[tuple[float, tuple[str, ...]]] = [(share, search.spaces) for share in HIDDEN]
     if MIXED in search.spaces:
-        alone = [(share, (DATA,)) for share in (TOGETHER, *HIDDEN)]
-        tried = alone if is_large else [*tried, *alone[:-1]]
+        shares = HIDDEN if is_large else (TOGETHER, *HIDDEN[:1])
+        alone = [(share, (DATA,)) for share in shares]
+        tried = alone if is_large else [*tried, *alone]
     best, least = found, predict_timeline(found, target.hardware).seconds
     longest, share = least, 0.0
     for hidden, spaces in tried:
