@@ -149,8 +149,8 @@ def choose_by_timeline(
     tried: list[tuple[float, tuple[str, ...]]] = [(share, search.spaces) for share in HIDDEN]
     if MIXED in search.spaces:
         shares = HIDDEN if is_large else (TOGETHER, *HIDDEN[:1])
-        alone = [(share, (DATA,)) for share in shares]
-        tried = alone if is_large else [*tried, *alone]
+        tried = [] if is_large else tried
+        tried += [(share, (DATA,)) for share in shares]
     best, least = found, predict_timeline(found, target.hardware).seconds
     longest, share = least, 0.0
     for hidden, spaces in tried:
