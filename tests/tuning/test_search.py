@@ -20,6 +20,7 @@ from mithril.tuning.recipes import make_by_recipe
 from mithril.tuning.search import Search
 from mithril.tuning.space import _divisors, list_configs
 
+from benchmarks.recipe_models import make_case
 from tests.tuning.models import H100, TOKENS, make_deep, make_gpt, make_mlp
 
 SHAPES = {"x": (64, 32)}
@@ -369,3 +370,20 @@ def test_outputs_that_are_not_wanted_cost_nothing() -> None:
     assert list(compiled.outputs) == ["y"]
     with pytest.raises(ml.OptionError, match=r"outputs=\['y'\] is given together with optimizer="):
         ml.auto_tune(model, H100, **given, outputs=["y"], optimizer=ml.optim.adam(1e-3))
+
+
+def test_experts_that_cut_an_axis_are_planned_with_micro_batches() -> None:
+    """Experts that cut the axis of samples; batches that are put together lie over all of it."""
+    case = make_case("moe_small", 0, 8)
+    backend = ml.NumpyBackend(ml.Mesh(data=2, tensor=4))
+    tuned = TunedModel(
+        case.model, case.specs, backend.hardware, ml.Precision(), "throughput",
+        backend=backend, outputs=[case.output],
+    )  # fmt: skip
+    wanted = "context=2 × data=4 × experts, 8 micro-batches, context_parallel='all_gather'"
+    configs = list_configs(tuned, "mixed_parallel", backend.mesh)
+    config = next(config for config in configs if str(config) == wanted)
+    strategy = make_by_recipe(tuned, config)
+    assert strategy is not None
+    found = price(tuned, strategy)
+    assert isinstance(found, Price) or "PlanError" in found

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from mithril.cost import Target
 from mithril.ir import Builder, Cause, Graph, Node, Phase, Tensor, Value
 from mithril.ir.rewrite import map_bodies
-from mithril.mesh import MICRO, Axis, Mesh, Sharding
+from mithril.mesh import MICRO, Axis, Mesh, Sharding, carry
 from mithril.ops.collective import AllGather
 from mithril.ops.constrain import Constrain
 from mithril.partition.padding import trim
@@ -159,6 +159,8 @@ def _gather(
     cause = Cause(port.name, port.sharding.describe(), lies.describe(), f"output '{port.name}'")
     node = program.graph.producers().get(value)
     scope, phase = (node.scope, node.phase) if node else ("", Phase.forward)
+    if over != (MICRO,):  # the program may be on a mesh whose axes are cut further
+        over = carry(port.sharding, program.mesh).dims[dimension]
     sizes = [program.mesh.sizes[axis] for axis in over]
     with builder.at(scope=scope, phase=phase, cause=cause):
         op = AllGather(over, dimension, math.prod(sizes))
