@@ -275,8 +275,7 @@ RECIPES: Mapping[str, tuple[Say, str | None]] = {
 def list_parameters(case: Case, backend: ml.Backend) -> Iterator[tuple[str, tuple[int, ...], int]]:
     """Yield the name of each parameter, its shape, and how many leading dimensions stack layers."""
     compiled = ml.compile(case.model, backend)
-    shapes = {n: ml.TensorSpec(shape, dtype) for n, (shape, dtype) in case.shapes.items()}
-    plan = compiled.plan_for(shapes, gradients=False)
+    plan = compiled.plan_for(case.specs, gradients=False)
     for port in plan.inputs:
         if port.name in plan.parameters:
             yield port.name, port.type.shape, int(port.name.startswith("blocks."))

@@ -51,7 +51,7 @@ TEN = (
     "narrow_mlp", "wide_mlp", "autoencoder", "recommender", "cnn", "gpt_small", "llama", "many_heads",
     "recurrent", "moe_small",
 )  # fmt: skip
-TUNED, SEARCH = "auto_tune", "auto_partition"
+OURS = TUNED, SEARCH = "auto_tune", "auto_partition"
 MOST = 1.05
 SHRINKS, LEAST_SECONDS = (16, 8, 4, 2, 1), 0.01
 """Sizes are divided by the first of these with which a step of the search takes so long: shorter ones
@@ -154,12 +154,12 @@ def make_steps(
     """Return the steps that are timed, checked to give the same, and predicted seconds of all."""
     compiled = dict(compile_all(model, backend, given))
     predicted = {name: one.plan.timeline().seconds for name, one in compiled.items()}
-    most = given.within * min(s for name, s in predicted.items() if name not in (TUNED, SEARCH))
+    most = given.within * min(s for name, s in predicted.items() if name not in OURS)
     inputs, output = draw_inputs(model, given.seed, given.shrink), make_case(model).output
     steps = {
         name: Step(one, output, inputs)
         for name, one in compiled.items()
-        if name in (TUNED, SEARCH) or predicted[name] <= most
+        if name in OURS or predicted[name] <= most
     }
     rtol, atol = TOLERANCE["float32"]
     expected = steps[SEARCH].found
@@ -187,7 +187,7 @@ def judge(title: str, found: Times) -> int:
         said = found[PREDICTED + name][0]
         took = f", takes {1e3 * median(times[name]):.2f} ms" if name in times else ", not timed"
         print(f"  {name}: predicted {1e3 * said:.2f} ms{took}")
-    recipes = [name for name in times if name not in (TUNED, SEARCH)]
+    recipes = [name for name in times if name not in OURS]
     best = min(recipes, key=lambda name: median(times[name]))
     print(f"  {SEARCH} to {best}: {ratio(times, SEARCH, best)} x")
     return report(title, times, [Limit(f"{TUNED} to {best}", ratio(times, TUNED, best), MOST)])

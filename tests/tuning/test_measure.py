@@ -94,6 +94,16 @@ class Timed:
         self.has_ended = True
 
 
+def use_worker(monkeypatch: pytest.MonkeyPatch, worker: type[Timed]) -> None:
+    """Have strategies measured by a stand-in, which knows them by their schedule."""
+    monkeypatch.setattr(Timed, "started", 0)
+    monkeypatch.setattr(Timed, "runs", Counter())
+    monkeypatch.setattr(measure, "Worker", worker)
+    monkeypatch.setattr(
+        measure, "_contend", lambda tuned, backend, s: Contender(s, s.schedule, s.schedule)
+    )
+
+
 def test_what_is_slower_is_run_less_and_what_is_alike_goes_by_its_prediction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -102,10 +112,7 @@ def test_what_is_slower_is_run_less_and_what_is_alike_goes_by_its_prediction(
         ml.Strategy({"data": 1}, {}, {}, schedule=name, findings=Findings(seconds=seconds))
         for name, seconds in predicted.items()
     ]
-    monkeypatch.setattr(measure, "Worker", Timed)
-    monkeypatch.setattr(
-        measure, "_contend", lambda tuned, backend, s: Contender(s, s.schedule, s.schedule)
-    )
+    use_worker(monkeypatch, Timed)
     found = measure_best(
         ml.NumpyBackend(), None, strategies, 60.0, None, Progress(False), has_to=True
     )
@@ -113,6 +120,33 @@ def test_what_is_slower_is_run_less_and_what_is_alike_goes_by_its_prediction(
     assert Timed.started == 2  # once more, after one plan had ended the first
     assert Timed.runs["slow"] == 2  # once to know how long it takes, and in the first turn
     assert Timed.runs["first"] == Timed.runs["alike"] == 1 + measure.TURNS
+
+
+def test_what_cannot_be_run_after_all_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fragile(Timed):
+        def ask(self, what: Mapping[str, Any], limit: float) -> dict[str, object]:
+            if what["key"] == "first" and "runs" in what:
+                return {"error": "MemoryError: no"}
+            return super().ask(what, limit)
+
+    strategies = [ml.Strategy({"data": 1}, {}, {}, schedule=name) for name in Timed.TAKE]
+    use_worker(monkeypatch, Fragile)
+    found = measure_best(
+        ml.NumpyBackend(), None, strategies, 60.0, None, Progress(False), has_to=True
+    )
+    assert found.schedule == "alike"
+
+
+@pytest.mark.parametrize("objective", ["memory_usage", "communication"])
+def test_bytes_are_not_measured(objective: str) -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2))
+    given = {"input_shapes": SHAPES, "tuning_objective": objective}
+    found = ml.auto_tune(make_mlp(), backend, **given)
+    least = ml.auto_tune(make_mlp(), backend, **given, measure=False)
+    assert found == least
+    assert found.findings.measured is None
+    with pytest.raises(ml.OptionError, match=rf"takes times, and tuning_objective='{objective}'"):
+        ml.auto_tune(make_mlp(), backend, **given, measure=True)
 
 
 def test_plans_are_run_with_values_as_a_layer_draws_them() -> None:

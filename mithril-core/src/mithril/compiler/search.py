@@ -5,8 +5,8 @@ above what was granted, the search is made again with as much less as it was abo
 
 A search adds up work and moves, one after another; a plan knows that sums of gradients travel
 together, and that what nobody waits for goes on beside work. How much of it that hides is not known
-before there is a plan, so plans are made for some shares of it, and one that splits batches alone,
-whose sums all travel together; that is taken whose timeline is the shortest.
+before there is a plan, so plans are made for some shares of it, and some that split batches
+alone, whose sums all travel together; that is taken whose timeline is the shortest.
 """
 
 from __future__ import annotations
@@ -146,14 +146,9 @@ def choose_by_timeline(
         return found
     axes = sum(axis.size > 1 for axis in target.mesh.axes)
     is_large = found.search.variables > MANY or axes > AXES
-    tried: list[tuple[float, tuple[str, ...]]] = [(share, search.spaces) for share in HIDDEN]
-    if MIXED in search.spaces:
-        shares = HIDDEN if is_large else (TOGETHER, *HIDDEN[:1])
-        tried = [] if is_large else tried
-        tried += [(share, (DATA,)) for share in shares]
     best, least = found, predict_timeline(found, target.hardware).seconds
     longest, share = least, 0.0
-    for hidden, spaces in tried:
+    for hidden, spaces in _list_tries(search, is_large=is_large):
         try:
             other = plan_within(plan_for, replace(search, spaces=spaces, hidden=hidden), donated)
         except PlanError:  # there is none within the limits
@@ -170,6 +165,16 @@ def choose_by_timeline(
     )
     in_turn = replace(best.search, cost=best.search.seconds / PICOSECOND)
     return replace(best, search=in_turn.against(found.search), notes=(*best.notes, why))
+
+
+def _list_tries(search: Search, *, is_large: bool) -> list[tuple[float, tuple[str, ...]]]:
+    """Return shares that are taken to be hidden, each with the spaces that are searched then."""
+    own = [(share, search.spaces) for share in HIDDEN]
+    if MIXED not in search.spaces:
+        return own
+    if is_large:
+        return [(share, (DATA,)) for share in HIDDEN]
+    return [*own, (TOGETHER, (DATA,)), (HIDDEN[0], (DATA,))]
 
 
 def _is_too_large(other: Plan, found: Plan, donated: Collection[str]) -> bool:

@@ -87,7 +87,7 @@ def measure_best(
     Args:
         backend: where it runs.
         tuned: the model.
-        strategies: that fit, the best predicted one first.
+        strategies: those to measure, the best predicted one first.
         budget: seconds.
         record: file of measurements; None to keep none.
         bar: shows how far it is.
@@ -98,7 +98,11 @@ def measure_best(
     """
     kept = Record(None if record is None else Path(record))
     known, end = kept.load(), time.monotonic() + budget
-    contenders = [_contend(tuned, backend, strategy) for strategy in strategies[:MOST]]
+    contenders: list[Contender] = []
+    for strategy in strategies:
+        if contenders and time.monotonic() >= end:  # making plans takes time, too
+            break
+        contenders.append(_contend(tuned, backend, strategy))
     for contender in contenders:
         if (before := known.get(contender.key)) is not None:
             contender.seconds, contender.error = list(before.seconds), before.error
@@ -153,7 +157,8 @@ class _Runner:
                 self._bar.show_measured(steps, number)
                 if self._count_left() > MIN_SECONDS:
                     self._prepare(contender)
-            times = {contender.key: self._find_times(contender) for contender in self._prepared}
+            # Who cannot be run after all leaves `_prepared` on the way.
+            times = {one.key: self._find_times(one) for one in tuple(self._prepared)}
             for turn in range(1, TURNS + 1):
                 self._bar.show_measured(steps, len(contenders) * turn)
                 for contender in self._list_near(turn):
@@ -182,9 +187,8 @@ class _Runner:
 
     def _run(self, contender: Contender, times: int) -> list[float]:
         """Return the seconds of some runs; nothing if it cannot be run."""
-        found: list[float] = self._ask(contender, {"key": contender.key, "runs": times}).get(
-            "seconds", []
-        )
+        answer = self._ask(contender, {"key": contender.key, "runs": times})
+        found: list[float] = answer.get("seconds", [])
         if not found and contender in self._prepared:
             self._prepared.remove(contender)
         return found

@@ -111,8 +111,7 @@ class TunedModel:
     @cached_property
     def component(self) -> Composition | Layer:
         """Its snapshot, with the outputs that are wanted."""
-        found = component_of(self.model)
-        return found if self.outputs is None else choose_outputs(found, self.outputs)
+        return find_component(self.model, self.outputs)
 
     @property
     def is_forward(self) -> bool:
@@ -389,6 +388,17 @@ class TunedModel:
         """Return what every plan of it is compiled with."""
         options = {"shapes": dict(self.shapes), "precision": self.precision}
         return options if self.outputs is None else {**options, "outputs": self.outputs}
+
+
+def find_component(model: Model | Layer, outputs: Sequence[str] | None) -> Composition | Layer:
+    """Return a model's snapshot with the outputs that are wanted.
+
+    Args:
+        model: any.
+        outputs: by name; None for its own.
+    """
+    found = component_of(model)
+    return found if outputs is None else choose_outputs(found, outputs)
 
 
 def _count_results(graph: Graph) -> float:

@@ -156,12 +156,22 @@ class Search:
         planned = {candidate.config for candidate in self.planned}
         for candidate in sorted(self.waiting, key=self._rank_simple):
             config = candidate.config
+            if config in planned:
+                done.add(config.use)
             if config.use in done or candidate.estimate.cost(objective) > limit:
                 continue
             if self._is_over(config.stages):
                 break
-            if config in planned or self._add(candidate):
+            if config not in self._refused and self._take_up(candidate):
                 done.add(config.use)
+
+    def _take_up(self, candidate: Candidate) -> bool:
+        """Plan what was left out, for its bound or for want of time; return whether it can be."""
+        if candidate in self.unplanned:
+            self.unplanned.remove(candidate)
+        else:
+            self.pruned -= 1
+        return self._add(candidate)
 
     def _rank_simple(self, candidate: Candidate) -> tuple[bool, bool, float, int, bool]:
         """Return what candidates that are estimated alike are ordered by, the simplest first."""

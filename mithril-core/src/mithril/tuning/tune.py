@@ -12,15 +12,15 @@ from mithril.errors import BackendError, GraphError, OptionError, PlanError, kin
 from mithril.keywords import checked_keywords
 from mithril.mesh import Mesh
 from mithril.models import Layer, Model
-from mithril.models.trace import input_names
 from mithril.option_checks import check_choice, check_flag
 from mithril.options import Precision
 from mithril.runtime.backend import Backend
 from mithril.runtime.specification import TensorSpec, as_spec
 from mithril.runtime.strategy import OBJECTIVES, Strategy
 from mithril.runtime.training.optimizer import Optimizer, check_optimizer
+from mithril.sharding.search import LATENCY, THROUGHPUT
 from mithril.tuning.measure import MOST, can_measure, check_measurable, measure_best
-from mithril.tuning.model import TunedModel
+from mithril.tuning.model import TunedModel, find_component
 from mithril.tuning.progress import Progress
 from mithril.tuning.search import Search
 from mithril.tuning.space import SEARCHED, SPACES, list_configs
@@ -54,7 +54,7 @@ def auto_tune(
     Configurations (what each mesh axis splits, stages, micro-batches, ZeRO, what is computed again)
     are taken the best estimate first; one whose lower bound is above the best plan so far is left
     out without a plan. The rest are planned and priced. On devices that are there the best plan of
-    each use of the mesh is measured in a process of its own, and the fastest is taken.
+    each use of the mesh is measured, in a process beside this one, and the fastest is taken.
 
     Args:
         model: a Model, or a single layer. What it says itself of its tensors stays as it is.
@@ -68,11 +68,12 @@ def auto_tune(
         strategy_space: `data`, `tensor`, `pipeline`, `mixed` (data, tensor and sequences), or
             `mixed_parallel`, which is all of them.
         devices: how many there would be; for `backend` that is none.
-        optimizer: plan a train step with it: its state counts, and ZeRO's stage 1 is tried.
+        optimizer: plan a train step with it: its state counts, and ZeRO's stages 1 and 2 are tried.
         loss: the output that a train step makes smaller.
         outputs: which values are wanted, as `compile` takes them; for a train step that is none.
         precision: of the model; by default that of the backend.
-        measure: whether the best plans are measured; by default where devices are there.
+        measure: whether the best plans are measured; by default where devices are there and the
+            objective is time: bytes are known without.
         record: a file in which each measurement is kept, and found again when a tuning that was
             stopped begins anew.
         progress: whether a bar shows how far it is; by default in a terminal.
@@ -110,7 +111,7 @@ def auto_tune(
         )
     tuned = TunedModel(
         model,
-        _read_shapes(input_shapes, model, dtypes),
+        _read_shapes(input_shapes, find_component(model, outputs).input_ports, dtypes),
         hardware,
         dtypes,
         tuning_objective,
@@ -119,11 +120,11 @@ def auto_tune(
         backend if isinstance(backend, Backend) else None,
         outputs,
     )
-    measures = _read_measure(measure, backend)
+    measures = _read_measure(measure, backend, tuning_objective)
     if record is not None and not measures:
         raise OptionError(
             f"record={str(record)!r} has no effect, as nothing is measured; give an open backend "
-            f"that can measure, or leave it out"
+            f"that can measure and an objective that is time, or leave it out"
         )
     planning = budget * (PLANNING_SHARE if measures else 1.0)
     with Progress(progress) as bar:
@@ -196,9 +197,8 @@ def _read_devices(
 
 
 def _read_shapes(
-    given: object, model: Model | Layer, precision: Precision
+    given: object, names: Sequence[str], precision: Precision
 ) -> dict[str, TensorSpec]:
-    names = input_names(model)
     if not isinstance(given, Mapping) or set(given) != set(names):
         known = list(given) if isinstance(given, Mapping) else given
         raise GraphError(
@@ -215,14 +215,20 @@ def _read_shapes(
     }
 
 
-def _read_measure(measure: bool | None, backend: object) -> bool:
+def _read_measure(measure: bool | None, backend: object, objective: str) -> bool:
+    is_time = objective in (THROUGHPUT, LATENCY)
     there = backend if isinstance(backend, Backend) else None
     if there is not None and there.engine.platform == PLANNED:
         there = None
     if measure is None:
-        return there is not None and can_measure(there)
+        return is_time and there is not None and can_measure(there)
     if not check_flag("measure", measure):
         return False
+    if not is_time:
+        raise OptionError(
+            f"measure=True takes times, and tuning_objective={objective!r} is about bytes, which a "
+            f"plan tells without being run; leave measure out, or tune for 'throughput'"
+        )
     if there is None:
         raise OptionError(
             "measure=True needs devices, and there are none; give an open backend, or leave it out"

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from mithril.engine.base import Engine
     from mithril.mesh import Mesh
 
+Run = Callable[[int], list[float]]
+"""Runs a plan so often, and returns the seconds of each time."""
+
 WATCH_SECONDS = 0.5
 """How often it is looked whether the process that started this one is there."""
 
@@ -44,10 +47,6 @@ def main() -> None:
             answer = {"error": f"{type(error).__name__}: {error}"[:400]}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
-
-
-Run = Callable[[int], list[float]]
-"""Runs a plan so often, and returns the seconds of each time."""
 
 
 def _prepare(asked: dict[str, Any]) -> Run:

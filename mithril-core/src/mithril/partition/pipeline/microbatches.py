@@ -152,15 +152,15 @@ def _gather(
 ) -> tuple[Port, Tensor]:
     """Append what puts a batch together; return how it then leaves, and the batch."""
     dims = port.sharding.dims
-    # Where time is the major axis, the samples of a replica are not next to each other.
-    over = dims[dimension] if dims[dimension][0] == MICRO else (MICRO,)
-    kept = tuple(axis for axis in dims[dimension] if axis not in over)
+    # Where time is the major axis, the samples of a replica are not next to each other; the program
+    # may know its axes cut further.
+    is_major = dims[dimension][0] == MICRO
+    over = carry(port.sharding, program.mesh).dims[dimension] if is_major else (MICRO,)
+    kept = () if is_major else tuple(axis for axis in dims[dimension] if axis != MICRO)
     lies = Sharding(port.sharding.mesh, (*dims[:dimension], kept, *dims[dimension + 1 :]))
     cause = Cause(port.name, port.sharding.describe(), lies.describe(), f"output '{port.name}'")
     node = program.graph.producers().get(value)
     scope, phase = (node.scope, node.phase) if node else ("", Phase.forward)
-    if over != (MICRO,):  # the program may be on a mesh whose axes are cut further
-        over = carry(port.sharding, program.mesh).dims[dimension]
     sizes = [program.mesh.sizes[axis] for axis in over]
     with builder.at(scope=scope, phase=phase, cause=cause):
         op = AllGather(over, dimension, math.prod(sizes))

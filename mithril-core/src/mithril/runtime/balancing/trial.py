@@ -60,7 +60,7 @@ def make_arguments(plan: Plan, rng: np.random.Generator) -> dict[str, np.ndarray
 
     Parameters are about as large as a layer draws them: larger ones make a softmax so sharp that
     what it gives are denormal numbers, with which a processor takes several times as long.
-    Gradients of outputs are ones, and the state of an optimiser is what it begins with, zeros.
+    Gradients of outputs are ones, and what a train step hands on to the next is zeros.
 
     Args:
         plan: of a model, or of a train step.
