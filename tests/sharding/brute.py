@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from mithril.cost import SIMULATED, product_dtype
+from mithril.cost import SIMULATED
 from mithril.errors import PlanError
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.mesh import Mesh, Sharding
@@ -21,7 +21,7 @@ from mithril.sharding.move_prices import PRICE_UNIT, MovePrices
 from mithril.sharding.objective import Objective
 from mithril.sharding.option import Option
 from mithril.sharding.search import Search
-from mithril.sharding.trial import work_seconds
+from mithril.sharding.trial import price_work
 from mithril.sharding.widen import widen
 from mithril.transform import cotangent_name, differentiate, gradient_of
 
@@ -66,9 +66,7 @@ class Everything:
 
     def work(self, node: Node, option: Option) -> float:
         """Return picoseconds of a node."""
-        types = [[v.type for v in values] for values in (node.inputs, node.outputs)]
-        product = product_dtype(node.op, *types)
-        seconds = work_seconds(node, self.rules[node], option, product, self.resharder)
+        seconds = price_work(node, self.rules[node], self.resharder)(option)
         return math.inf if math.isinf(seconds) else round(seconds * PICOSECONDS)
 
     def move(self, value: Value, start: Sharding, goal: Sharding) -> float:

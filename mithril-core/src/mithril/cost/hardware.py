@@ -22,7 +22,7 @@ from mithril.cost.rates import Rate, check_figure, check_peak, check_rate, inter
 from mithril.engine.transport import Transport
 from mithril.errors import OptionError
 from mithril.mesh import Mesh
-from mithril.ops.collective import SEND, class_of, collectives
+from mithril.ops.collective import SEND, class_of, is_collective
 from mithril.plan import Execution, Pricing
 from mithril.types import DType
 
@@ -310,7 +310,7 @@ class Hardware:
         sizes = tuple(level.devices for level in self.levels)
         members = count_members(sizes, mesh, tuple(axes))
         outermost = self.levels[len(members) - 1].link_of(kind)
-        shares = axes and kind in collectives() and class_of(kind).passes_on
+        shares = axes and is_collective(kind) and class_of(kind).passes_on
         if outermost.topology in NEIGHBOURS or not shares:
             return self._measure_way(outermost, mesh, axes)
         links = [level.link_of(kind) for level in self.levels[: len(members)]]

@@ -170,7 +170,10 @@ class Sharding:
 
     def local_shape(self, shape: Shape) -> Shape:
         """Return the shape every device holds of a tensor, padding included."""
-        return tuple(-(-size // self.shards_along(d)) for d, size in enumerate(shape))
+        return tuple(
+            -(-size // self.mesh.product(axes)) if axes else size
+            for size, axes in zip(shape, self.dims, strict=True)
+        )
 
     def box(self, device: int, shape: Shape) -> Box:
         """Return which part of a tensor a device truly holds, as one slice per dimension."""

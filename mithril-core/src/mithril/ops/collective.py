@@ -303,6 +303,12 @@ def collectives() -> Mapping[str, type[Collective]]:
     return {name: op for name, op in registry().items() if issubclass(op, Collective)}
 
 
+def is_collective(kind: str) -> bool:
+    """Return whether there is a collective of a kind."""
+    found = registry().get(kind)
+    return found is not None and issubclass(found, Collective)
+
+
 def class_of(kind: str) -> type[Collective]:
     """Return the class of a kind of collective."""
     found = registry()[kind]

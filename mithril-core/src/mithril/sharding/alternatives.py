@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mithril.cost import product_dtype
 from mithril.errors import PlanError
 from mithril.ir import Alternative, Node, Value
 from mithril.mesh import Sharding
 from mithril.sharding.choose import Choice
 from mithril.sharding.option import Option
-from mithril.sharding.trial import work_seconds
+from mithril.sharding.trial import price_work
 
 SHOWN = 3
 """How many alternatives are worth reading."""
@@ -68,9 +67,7 @@ def _compare(node: Node, choice: Choice) -> tuple[Alternative, ...]:
 def _price(node: Node, option: Option, choice: Choice) -> float | None:
     """Return the seconds of an option where it stands, None when it cannot stand there."""
     resharder = choice.resharder
-    types = [[value.type for value in values] for values in (node.inputs, node.outputs)]
-    product = product_dtype(node.op, *types)
-    total = work_seconds(node, choice.rules[node], option, product, resharder)
+    total = price_work(node, choice.rules[node], resharder)(option)
     try:
         for start, goal, value in _moves(node, option, choice):
             path = resharder.path(start, goal, value.type)

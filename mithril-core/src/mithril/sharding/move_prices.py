@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from mithril.mesh import Sharding
-from mithril.sharding.alike import Kind, Pairs, Typical
-from mithril.sharding.reshard import Journey, Resharder
+from mithril.sharding.alike import Kind, Pairs
+from mithril.sharding.reshard import Resharder
+from mithril.sharding.routes import Routes
 from mithril.types import DType, TensorType
 
 FORBIDDEN = float("inf")
@@ -33,13 +34,13 @@ class MovePrices:
 
     def __init__(self, resharder: Resharder) -> None:
         self.resharder = resharder
-        self._pairs = Pairs(resharder.mesh)
+        self._pairs = Pairs(resharder.mesh, resharder.list_exchanges())
         self._tables: dict[
             tuple[str, TensorType, int, int], tuple[Shardings, Shardings, np.ndarray]
         ] = {}
         self._known: dict[TensorType, np.ndarray] = {}
         self._prices: dict[tuple[int, DType], dict[Kind, float]] = {}
-        self._journeys: dict[Kind, tuple[Typical, Journey] | None] = {}
+        self._routes: dict[tuple[Kind, DType], Routes | None] = {}
         self._shaped: dict[tuple[int, float, bool], tuple[np.ndarray, np.ndarray]] = {}
 
     def tabulate(self, type: TensorType, starts: Shardings, goals: Shardings) -> np.ndarray:
@@ -149,17 +150,15 @@ class MovePrices:
         """Return the price of moving so many bytes between a pair of a kind; infinite: no way."""
         if not _is_possible(start, goal):
             return FORBIDDEN
-        if kind not in self._journeys:
+        key = kind, type.dtype
+        if key not in self._routes:
             typical = self._pairs.find_typical(kind)
-            self._journeys[kind] = typical and (typical, self.resharder.begin(*typical))
-        known = self._journeys[kind]
-        if known is None:  # sizes make a difference
+            self._routes[key] = typical and Routes(self.resharder, typical, type.dtype)
+        routes = self._routes[key]
+        if routes is None:  # sizes make a difference
             path = self.resharder.find_path(self.resharder.begin(start, goal, type), type)
         else:
-            (*_, least), journey = known
-            rest = nbytes // type.dtype.itemsize // least.size
-            typical_type = TensorType((*least.shape[:-1], rest), type.dtype)
-            path = self.resharder.find_path(journey, typical_type)
+            path = routes.find(nbytes)
         if path is None:
             return FORBIDDEN
         return path.price * PRICE_UNIT + path.collectives * COLLECTIVE_TIE

@@ -25,7 +25,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from mithril.cost import product_dtype
 from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import MICRO, Sharding
@@ -39,7 +38,7 @@ from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, li
 from mithril.sharding.reshard import PICOSECONDS
 from mithril.sharding.resting import find_resting
 from mithril.sharding.search import MIXED
-from mithril.sharding.trial import exchange_seconds, work_seconds
+from mithril.sharding.trial import exchange_seconds, price_work
 from mithril.sharding.unawaited import find_unawaited
 
 # Below the unit of prices, and behind COLLECTIVE_TIE of `move_prices`:
@@ -150,11 +149,9 @@ class Objective:
         self.node_tables.append(Table((self.variable[node],), prices))
 
     def _price_options(self, node: Node, options: Sequence[Option], times: int) -> np.ndarray:
-        rule, prices = self.candidates.rules[node], []
-        types = [[value.type for value in values] for values in (node.inputs, node.outputs)]
-        product = product_dtype(node.op, *types)
+        work_seconds, prices = price_work(node, self.candidates.rules[node], self.resharder), []
         for option in options:
-            seconds = times * work_seconds(node, rule, option, product, self.resharder)
+            seconds = times * work_seconds(option)
             tie = LINEAR_TIE * len(option.linear)
             is_out = math.isinf(seconds)
             price = FORBIDDEN if is_out else round(seconds * PICOSECONDS) * PRICE_UNIT + tie

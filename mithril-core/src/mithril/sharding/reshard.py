@@ -19,6 +19,7 @@ from mithril.errors import PlanError
 from mithril.ir import Graph
 from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, ReduceScatter, is_narrow_sum
+from mithril.sharding.exchanges import list_exchanges
 from mithril.sharding.moves import Move, list_moves, merge
 from mithril.types import DType, Shape, TensorType
 
@@ -116,8 +117,13 @@ class Resharder:
         self._steps: dict[tuple[Sharding, Shape | None], _Steps] = {}
         self._numbers: dict[PriceKey, int] = {}
         self._known: dict[Amount, tuple[Weights, Seconds]] = {}
-        self._merged: dict[tuple[int, ...], tuple[tuple[Move, ...], tuple[int, ...]]] = {}
+        self._merged: dict[tuple[int, ...], tuple[Move, ...]] = {}
+        self._merged_numbers: dict[int, tuple[int, ...]] = {}
         self._work: dict[Graph, float] = {}
+
+    def list_exchanges(self) -> list[dict[str, str]]:
+        """Return the ways to exchange axes of the mesh that leave the price of all moves."""
+        return list_exchanges(self.mesh, self.hardware)
 
     def graph_seconds(self, graph: Graph) -> float:
         """Return the predicted seconds of what a device computes in a local graph."""
@@ -159,6 +165,15 @@ class Resharder:
             if self._refuses is None:
                 raise
             return None
+
+    def follow(self, path: Path, journey: Journey, type: TensorType) -> Path:
+        """Return a path of a journey that was found for another type."""
+        return self._price_path(path.moves, type, self._of_amount(journey, type)[1])
+
+    @property
+    def has_refusals(self) -> bool:
+        """Whether there are collectives that may not occur."""
+        return self._refuses is not None
 
     def refuses(self, kind: str, nbytes: int) -> bool:
         """Return whether a collective may not occur."""
@@ -220,10 +235,7 @@ class Resharder:
 
     def _search(self, journey: Journey, type: TensorType) -> Path:
         steps, here, end = journey.steps, journey.here, journey.end
-        amount: Amount = (type.nbytes, type.dtype) if journey.is_even else type
-        if amount not in self._known:
-            self._known[amount] = {}, {}
-        weights, seconds = self._known[amount]
+        weights, seconds = self._of_amount(journey, type)
         count = 0  # ties go to the path found first
         queue: list[tuple[int, int, int, Trail]] = [(0, count, here, None)]
         least = {end: MOST, here: 0}  # what is no better than a path to the goal is left out
@@ -244,6 +256,13 @@ class Resharder:
                     heapq.heappush(queue, (found, count, after, (move, trail)))
         start, goal = (end.describe() for end in (journey.start, journey.goal))
         raise PlanError(f"cannot reshard {type} from {start} to {goal}")
+
+    def _of_amount(self, journey: Journey, type: TensorType) -> tuple[Weights, Seconds]:
+        """Return what is known of moves of as many bytes."""
+        amount: Amount = (type.nbytes, type.dtype) if journey.is_even else type
+        if amount not in self._known:
+            self._known[amount] = {}, {}
+        return self._known[amount]
 
     def _is_even(self, start: Sharding, goal: Sharding, type: TensorType) -> bool:
         """Whether sizes divide wherever a value is cut on its way: so it is for every such shape.
@@ -288,13 +307,17 @@ class Resharder:
             moves.append(move)
         key = tuple(map(id, moves))  # the steps keep them
         if key not in self._merged:
-            merged = merge(tuple(reversed(moves)))
-            self._merged[key] = merged, tuple(self._number(move, is_even) for move in merged)
-        merged, numbers = self._merged[key]
-        pairs = zip(numbers, merged, strict=True)
-        seconds = sum(self._find_seconds(number, move, type, known) for number, move in pairs)
-        collectives = sum(move.is_collective for move in merged)
-        return Path(merged, round(seconds * PICOSECONDS), collectives)
+            self._merged[key] = merged = merge(tuple(reversed(moves)))
+            self._merged_numbers[id(merged)] = tuple(self._number(m, is_even) for m in merged)
+        return self._price_path(self._merged[key], type, known)
+
+    def _price_path(self, moves: tuple[Move, ...], type: TensorType, known: Seconds) -> Path:
+        seconds, collectives = 0.0, 0
+        for number, move in zip(self._merged_numbers[id(moves)], moves, strict=True):
+            if move.is_collective:
+                seconds += self._find_seconds(number, move, type, known)
+                collectives += 1
+        return Path(moves, round(seconds * PICOSECONDS), collectives)
 
 
 def _axes_of_devices(move: Move) -> tuple[str, ...]:

@@ -9,11 +9,12 @@ and which blocks a causal one leaves out, no sum over the op says.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mithril import cost
+from mithril.cost import product_dtype
 from mithril.ir import Builder, Graph, Group, Node, Op, Rule, Tensor, Types, Value
 from mithril.mesh import Mesh, Sharding
 from mithril.ops.collective import AllGather, Collective, Permute
@@ -40,34 +41,42 @@ def exchanges(node: Node, rule: Rule, option: Option) -> tuple[Exchange, ...]:
     return _try(node, rule, option).issued
 
 
-def work_seconds(
-    node: Node, rule: Rule, option: Option, product: DType | None, resharder: Resharder
-) -> float:
-    """Return the predicted seconds of a node, and of the collectives that it issues itself.
+def price_work(node: Node, rule: Rule, resharder: Resharder) -> Callable[[Option], float]:
+    """Return what gives the predicted seconds of a node as it runs by an option.
+
+    In them are those of the collectives that it issues itself.
 
     Args:
         node: of the graph on whole tensors.
         rule: its sharding rule.
-        option: how it runs.
-        product: the dtype of its operands if it is a product of tensors.
         resharder: prices collectives, and its hardware the work.
     """
     hardware = resharder.hardware
+    inputs, outputs = ([value.type for value in values] for values in (node.inputs, node.outputs))
+    product, flops = product_dtype(node.op, inputs, outputs), node.cost().flops
     is_fused = type(node.op).expand is not Op.expand
-    if is_fused and product is not None and hardware.execution.lays_out:
-        work = resharder.graph_seconds(_try(node, rule, option).graph)
-    else:
-        parts = option.results[0].mesh.product(option.factors)
-        inputs, outputs = _local(node.inputs, option.operands), _local(node.outputs, option.results)
-        flops, local = node.cost().flops / parts, node.op.cost(inputs, outputs)
-        work = cost.work_seconds(node.op, flops, local.bytes, product, hardware, local.windows)
-    return work + exchange_seconds(node, rule, option, resharder)
+    looks_into = is_fused and product is not None and hardware.execution.lays_out
+
+    def price(option: Option) -> float:
+        if looks_into:
+            work = resharder.graph_seconds(_try(node, rule, option).graph)
+        else:
+            parts = option.results[0].mesh.product(option.factors)
+            held = _local(node.inputs, option.operands), _local(node.outputs, option.results)
+            local = node.op.cost(*held)
+            work = cost.work_seconds(
+                node.op, flops / parts, local.bytes, product, hardware, local.windows
+            )
+        return work + exchange_seconds(node, rule, option, resharder)
+
+    return price
 
 
 def exchange_seconds(node: Node, rule: Rule, option: Option, resharder: Resharder) -> float:
     """Return the predicted seconds of the collectives that a node issues itself.
 
-    They are infinite if one of them may not occur. Arguments are those of `work_seconds`.
+    They are infinite if one of them may not occur. The option says how it runs; for the others see
+    `price_work`.
     """
     issued = exchanges(node, rule, option)
     if any(resharder.refuses(e.kind, e.bytes) for e in issued):
@@ -84,9 +93,13 @@ def part_sizes(mesh: Mesh, axes: tuple[str, ...], size: int) -> tuple[int, ...]:
 
 def _local(values: Sequence[Value], shardings: Sequence[Sharding]) -> tuple[TensorType, ...]:
     return tuple(
-        value.type.with_shape(sharding.local_shape(value.type.shape))
-        for value, sharding in zip(values, shardings, strict=True)
+        _local_type(value.type, sharding) for value, sharding in zip(values, shardings, strict=True)
     )
+
+
+@lru_cache(maxsize=4096)
+def _local_type(type: TensorType, sharding: Sharding) -> TensorType:
+    return type.with_shape(sharding.local_shape(type.shape))
 
 
 @dataclass(frozen=True, slots=True)
