@@ -110,7 +110,8 @@ def make_plan(
         def plan_for(search: Search | None) -> Plan:
             return _make_plan(graph, request, target, replace(options, search=search))
 
-        search = options.search and replace(options.search, prices={})  # gone when the plan is made
+        # What searches share is gone when the plan is made.
+        search = options.search and replace(options.search, prices={}, rules={})
         found = plan_within(plan_for, search, request.donated)
         plan = choose_by_timeline(found, plan_for, search, target, request.donated)
         check_granted(plan, request)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from mithril.mesh import Sharding
 from mithril.mesh.sharding import edges
 from mithril.plan import Plan
@@ -29,7 +31,7 @@ def group_devices(plan: Plan) -> list[tuple[int, ...]]:
 
 def local_bytes(type: TensorType, sharding: Sharding) -> int:
     """Return the bytes that a device holds of a tensor, padding included."""
-    return type.with_shape(sharding.local_shape(type.shape)).nbytes
+    return math.prod(sharding.local_shape(type.shape)) * type.dtype.itemsize
 
 
 def stays(transfer: Transfer, device: int) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from mithril.errors import MeshError
 from mithril.mesh.cuts import find_cuts, refine
@@ -18,6 +19,7 @@ from mithril.mesh.sharding import Sharding
 from mithril.types import Shape
 
 
+@lru_cache(maxsize=256)
 def coarse(mesh: Mesh) -> Mesh:
     """Return the mesh with sub-axes joined again."""
     sizes: dict[str, int] = {}

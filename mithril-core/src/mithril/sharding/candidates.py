@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mithril.ir import Graph, Node, Op, Rule, Value
+from mithril.ir import Graph, Node, Rule, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import MICRO, Axis, Mesh, Sharding
 from mithril.sharding.closure import Closure, collect_links, find_touching
@@ -30,7 +30,7 @@ from mithril.sharding.constraints import Constraints
 from mithril.sharding.copying import Surroundings, find_copying
 from mithril.sharding.partial_sums import find_partial
 from mithril.sharding.regions import Link, drop_leading_dim, links
-from mithril.types import TensorType
+from mithril.sharding.search import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
     mesh = given.mesh
     parts = list(regions(graph))
     nodes = [n for part in parts for n in part.graph.nodes if not n.op.bodies]
-    rules = _find_rules(nodes)
+    rules = _find_rules(nodes, {} if given.search is None else given.search.rules)
     joints = list(links(graph))
     touching, linked = find_touching(nodes), collect_links(joints)
     computed = _collect_compute_specs(given, joints)
@@ -117,9 +117,8 @@ def _find_minor(given: Constraints) -> frozenset[str]:
     )
 
 
-def _find_rules(nodes: Sequence[Node]) -> dict[Node, Rule]:
+def _find_rules(nodes: Sequence[Node], known: Rules) -> dict[Node, Rule]:
     """Return the rule of each node; the same op on the same types has one."""
-    known: dict[tuple[Op, tuple[TensorType, ...], tuple[TensorType, ...]], Rule] = {}
     rules: dict[Node, Rule] = {}
     for node in nodes:
         inputs, outputs = (tuple(v.type for v in side) for side in (node.inputs, node.outputs))

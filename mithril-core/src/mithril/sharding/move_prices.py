@@ -12,6 +12,8 @@ import numpy as np
 
 from mithril.mesh import Sharding
 from mithril.sharding.alike import Kind, Pairs
+from mithril.sharding.lists import Lists
+from mithril.sharding.option import KnownOptions
 from mithril.sharding.reshard import Resharder
 from mithril.sharding.routes import Routes
 from mithril.types import DType, TensorType
@@ -28,12 +30,23 @@ Shardings = tuple[Sharding, ...]
 class MovePrices:
     """The prices of moves on one mesh, found once.
 
+    Tables are looked up by the lists that they are over, so these are kept beside them: what equal
+    nodes of several graphs have in common is one object for all of them.
+
     Args:
         resharder: finds the paths.
+
+    Attributes:
+        lists: of shardings.
+        options: of nodes, which lists are made of.
+        work: prices of options, by the tuple of these and how often a loop around runs.
     """
 
     def __init__(self, resharder: Resharder) -> None:
         self.resharder = resharder
+        self.lists = Lists()
+        self.options: KnownOptions = {}
+        self.work: dict[tuple[int, int], np.ndarray] = {}
         self._pairs = Pairs(resharder.mesh, resharder.list_exchanges())
         self._tables: dict[
             tuple[str, TensorType, int, int], tuple[Shardings, Shardings, np.ndarray]

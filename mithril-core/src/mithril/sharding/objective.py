@@ -31,7 +31,6 @@ from mithril.mesh import MICRO, Sharding
 from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Table
-from mithril.sharding.lists import Lists
 from mithril.sharding.move_prices import FORBIDDEN, PRICE_UNIT, MovePrices, multiply
 from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links, split_slice
@@ -87,10 +86,9 @@ class Objective:
         self.given = given
         self.candidates = candidates
         self._moves, self.resharder = prices, prices.resharder
-        self._node_options = NodeOptions(given.mesh, candidates, given.pads)
+        self._node_options = NodeOptions(given.mesh, candidates, given.pads, prices.options)
         self._times: dict[Node, int] = {}
-        self._node_prices: dict[tuple[int, int], np.ndarray] = {}
-        self._lists = Lists()
+        self._node_prices, self._lists = prices.work, prices.lists
         self._links = list(links(graph))
         self._joined = {value_use for link in self._links for value_use in self._ends(link)}
         self._arrives = {link.target for link in self._links}

@@ -37,6 +37,11 @@ class Option:
 
 AxisChoice = str | tuple[int, ...] | None
 AxisChoices = tuple[AxisChoice, ...]
+KnownOptions = dict[
+    tuple[int, tuple[AxisChoices, ...], frozenset[str], frozenset[str]],
+    tuple[Rule, tuple[Option, ...]],
+]
+"""Options by what they follow from: a rule, which is kept, and what is admitted on each axis."""
 
 
 class NodeOptions:
@@ -46,17 +51,15 @@ class NodeOptions:
         mesh: the devices.
         candidates: what may be split; equal nodes share a rule there.
         pads: whether a dimension may be split that does not divide.
+        known: options that were found before, on this mesh.
     """
 
-    def __init__(self, mesh: Mesh, candidates: Candidates, pads: bool) -> None:
+    def __init__(self, mesh: Mesh, candidates: Candidates, pads: bool, known: KnownOptions) -> None:
         self._mesh = mesh
         self._axes = [axis.name for axis in mesh.axes if axis.size > 1]
         self._candidates = candidates
         self._pads = pads
-        self._known: dict[
-            tuple[int, tuple[AxisChoices, ...], frozenset[str], frozenset[str]],
-            tuple[Option, ...],
-        ] = {}
+        self._known = known
 
     def of(self, node: Node) -> tuple[Option, ...]:
         """Return the admitted options of a node, one per combination of choices on the axes."""
@@ -66,8 +69,8 @@ class NodeOptions:
         minor = self._candidates.minor if node.phase == Phase.update else frozenset()
         key = (id(rule), per_axis, asked, minor)
         if key not in self._known:
-            self._known[key] = self._combine(rule, per_axis, asked, minor)
-        return self._known[key]
+            self._known[key] = rule, self._combine(rule, per_axis, asked, minor)
+        return self._known[key][1]
 
     def _combine(
         self,

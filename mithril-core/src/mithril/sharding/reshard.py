@@ -296,7 +296,7 @@ class Resharder:
         """Return what a move adds to the cost of a path: its price, then whether it exchanges."""
         if not move.is_collective:
             return 0
-        if self.refuses(move.kind, self.move_bytes(move, type)):
+        if self.has_refusals and self.refuses(move.kind, self.move_bytes(move, type)):
             return MOST
         return round(self._find_seconds(number, move, type, seconds) * PICOSECONDS) * LONG + 1
 

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from mithril.ir import Op, Rule
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllReduce
-from mithril.sharding.move_prices import MovePrices
+from mithril.types import TensorType
+
+if TYPE_CHECKING:  # whose lists are of options, which know what is searched for
+    from mithril.sharding.move_prices import MovePrices
 
 THROUGHPUT, LATENCY, MEMORY, COMMUNICATION = (
     "throughput", "latency", "memory_usage", "communication",
@@ -25,6 +30,10 @@ SEARCHED = "auto_partition"
 """Who decided how a tensor lies that was searched for."""
 SEARCHED_REST = f"{SEARCHED}, which has it rest so"
 """The same of a parameter that is computed with otherwise."""
+
+
+Rules = dict[tuple[Op, tuple[TensorType, ...], tuple[TensorType, ...]], Rule]
+"""The sharding rules of ops on types of operands and results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class Search:
         hidden: the part of the seconds of moves that nobody waits for (of parameters from where
             they rest, and of their gradients) which is not counted.
         prices: of moves, by mesh: searches of one graph that differ in limits share them.
+        rules: of nodes, which they share, too.
     """
 
     objective: str = THROUGHPUT
@@ -64,6 +74,7 @@ class Search:
     given_up: frozenset[str] = frozenset()
     hidden: float = 0.0
     prices: dict[Mesh, MovePrices] = field(default_factory=dict, compare=False, repr=False)
+    rules: Rules = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_of_stages(self) -> bool:
