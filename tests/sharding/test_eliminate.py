@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from mithril.sharding.eliminate import Answer, Table, Work, eliminate
+from mithril.sharding.eliminate import Answer, Steps, Table, eliminate
 from mithril.sharding.narrow import minimise
 
 from tests.profiles import scaled
@@ -182,9 +182,10 @@ def chain(length: int) -> tuple[list[int], list[Table]]:
 
 
 def test_work_grows_with_the_variables_and_entries_do_not_where_blocks_repeat() -> None:
-    small, large = Work(), Work()
-    eliminate(*chain(12), work=small)
-    eliminate(*chain(24), work=large)
+    few, many = Steps(), Steps()
+    eliminate(*chain(12), steps=few)
+    eliminate(*chain(24), steps=many)
+    small, large = few.work, many.work
     assert (small.steps, large.steps) == (36, 72)
     assert large.compared <= 2.2 * small.compared
     assert large.compared <= 3 * large.steps

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril.sharding.diffuse import Diffusion, find_groups, find_pairs
-from mithril.sharding.eliminate import Table, eliminate, evaluate, reduce
+from mithril.sharding.eliminate import Steps, Table, eliminate, evaluate, reduce
 from mithril.sharding.narrow import minimise
 
 from tests.profiles import scaled
@@ -123,7 +123,7 @@ def test_minima_over_variables_between_two_others_are_exact(
 ) -> None:
     domains, tables = problem
     exact = eliminate(domains, tables)
-    reduced = reduce(domains, tables)
+    reduced = reduce(domains, tables, Steps())
     around = [
         {v for t in reduced.tables if at in t.variables for v in t.variables}
         for at in range(len(reduced.domains))

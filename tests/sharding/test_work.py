@@ -8,7 +8,7 @@ from importlib import import_module
 import mithril as ml
 import pytest
 from mithril import P
-from mithril.sharding.eliminate import Work
+from mithril.sharding.eliminate import Steps
 from mithril.sharding.narrow import minimise
 
 SHALLOW, DEEP = 6, 12
@@ -35,8 +35,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
 
     def observe(domains, tables):
-        work = Work()
-        found = minimise(domains, tables, work=work)
+        steps = Steps()
+        found, work = minimise(domains, tables, steps=steps), steps.work
         counts.update(entries=work.entries, steps=work.steps, compared=work.compared)
         return found
 

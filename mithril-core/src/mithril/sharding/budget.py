@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mithril.sharding.eliminate import TABLE_CAP, Answer, Table, evaluate
+from mithril.sharding.eliminate import TABLE_CAP, Answer, Steps, Table, evaluate
 from mithril.sharding.narrow import minimise
 from mithril.sharding.planes import Plane, find_highest
 
@@ -62,6 +62,7 @@ def minimise_within(
     limits: Sequence[Limit],
     cap: int = TABLE_CAP,
     below: float = math.inf,
+    steps: Steps | None = None,
 ) -> Answer:
     """Return the values that cost least within limits; the cost is infinite if none are found.
 
@@ -73,9 +74,10 @@ def minimise_within(
         limits: what else they may not exceed.
         cap: largest table, in entries.
         below: without limits, what they have to cost less than to be worth to be found.
+        steps: without limits, what was computed before, of arrays that are the same objects.
     """
     if not limits:
-        return minimise(domains, tables, cap, below=below)
+        return minimise(domains, tables, cap, steps, below)
     active: list[Limit] = []
     while True:  # most limits say nothing that others do not
         found = _branch(_Problem(domains, tables, tuple(active), cap, {}))

@@ -94,7 +94,7 @@ def eliminate(
     domains: Sequence[int],
     tables: Iterable[Table],
     cap: int = TABLE_CAP,
-    work: Work | None = None,
+    steps: Steps | None = None,
 ) -> Answer:
     """Return the minimising value of each variable, and the minimum.
 
@@ -102,12 +102,12 @@ def eliminate(
         domains: number of values of each variable.
         tables: cost tables; their sum is minimised. `inf` forbids a combination.
         cap: largest table, in entries.
-        work: counts what is done.
+        steps: what was computed before, of arrays that are the same objects, and how much.
 
     Variables that occur in no table get value 0.
     """
     tables = list(tables)
-    state = _State(domains, tables, work or Work(), cap)
+    state = _State(domains, tables, steps or Steps(), cap)
     trail: list[_Known | _Summed] = []
     is_exact = True
     while (cheapest := state.cheapest()) is not None:
@@ -148,12 +148,12 @@ class Reduced:
         return found
 
 
-def reduce(domains: Sequence[int], tables: Sequence[Table], work: Work | None = None) -> Reduced:
+def reduce(domains: Sequence[int], tables: Sequence[Table], steps: Steps) -> Reduced:
     """Minimise over variables with one or two neighbours, whose elimination makes no larger scope.
 
     Arguments are those of `eliminate`; tables are over two variables at most.
     """
-    state = _State(domains, tables, work or Work(), REDUCED_CAP)
+    state = _State(domains, tables, steps, REDUCED_CAP)
     trail = []
     waiting = list(range(len(domains)))[::-1]
     while waiting:
@@ -211,13 +211,12 @@ class _State:
     """The tables not yet eliminated, indexed by variable."""
 
     def __init__(
-        self, domains: Sequence[int], tables: Sequence[Table], work: Work, cap: int
+        self, domains: Sequence[int], tables: Sequence[Table], steps: Steps, cap: int
     ) -> None:
         self.constant = 0.0
         self._domains = domains
-        self._work = work
         self._cap = cap
-        self._steps = _Steps(work)
+        self._steps = steps
         self._tables: dict[int, dict[Table, None]] = {}
         self._order = Order(domains, [table.variables for table in tables])
         for table in tables:
@@ -227,7 +226,7 @@ class _State:
         """Return the variable whose elimination makes the smallest table, and that size."""
         before = self._order.compared
         found = self._order.find_cheapest()
-        self._work.compared += self._order.compared - before
+        self._steps.work.compared += self._order.compared - before
         return found
 
     def eliminate(self, variable: int) -> _Known | _Summed:
@@ -335,10 +334,14 @@ Minimum = tuple[Shared, np.ndarray | None]
 
 
 @dataclass(slots=True)
-class _Steps:
-    """Minima over the last dimension of sums of arrays, each computed once."""
+class Steps:
+    """Minima over the last dimension of sums of arrays, each computed once.
 
-    work: Work
+    Args:
+        work: counts what is done.
+    """
+
+    work: Work = field(default_factory=Work)
     known: dict[int, tuple[np.ndarray, Shared]] = field(default_factory=dict)
     arrays: dict[tuple[tuple[int, ...], bytes], Shared] = field(default_factory=dict)
     minima: dict[tuple[tuple[int, tuple[int, ...]], ...], Minimum] = field(default_factory=dict)

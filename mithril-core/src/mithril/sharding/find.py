@@ -112,7 +112,7 @@ class _Try:
         space: str,
         search: Search,
     ) -> None:
-        self._search, self._space = search, space
+        self._search, self._space, self._steps = search, space, prices.steps
         make = partial(Objective, graph, given, candidates, prices, space)
         self._objective = make(search.hidden)
         self._in_turn = make() if search.hidden else self._objective
@@ -129,7 +129,9 @@ class _Try:
         amounts = [list(moment.tables) for moment in self._moments]
         if self._search.objective != MEMORY:
             limits = [] if most is None else [Limit(m.tables, most) for m in self._moments]
-            return minimise_within(domains, self._tables, limits, below=below * PRICE_UNIT)
+            return minimise_within(
+                domains, self._tables, limits, below=below * PRICE_UNIT, steps=self._steps
+            )
         least = minimise_largest(domains, self._tables, amounts)
         if math.isinf(least.cost) or (most is not None and least.cost > most):
             return Answer({}, math.inf, least.bound)

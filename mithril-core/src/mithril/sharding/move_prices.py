@@ -12,6 +12,7 @@ import numpy as np
 
 from mithril.mesh import Sharding
 from mithril.sharding.alike import Kind, Pairs
+from mithril.sharding.eliminate import Steps
 from mithril.sharding.lists import Lists
 from mithril.sharding.option import KnownOptions
 from mithril.sharding.reshard import Resharder
@@ -40,6 +41,7 @@ class MovePrices:
         lists: of shardings.
         options: of nodes, which lists are made of.
         work: prices of options, by the tuple of these and how often a loop around runs.
+        steps: of eliminations of tables.
     """
 
     def __init__(self, resharder: Resharder) -> None:
@@ -47,6 +49,7 @@ class MovePrices:
         self.lists = Lists()
         self.options: KnownOptions = {}
         self.work: dict[tuple[int, int], np.ndarray] = {}
+        self.steps = Steps()
         self._pairs = Pairs(resharder.mesh, resharder.list_exchanges())
         self._tables: dict[
             tuple[str, TensorType, int, int], tuple[Shardings, Shardings, np.ndarray]

@@ -20,8 +20,8 @@ from mithril.sharding.diffuse import Diffusion, Ends, Messages, find_groups, fin
 from mithril.sharding.eliminate import (
     TABLE_CAP,
     Answer,
+    Steps,
     Table,
-    Work,
     eliminate,
     evaluate,
     reduce,
@@ -59,7 +59,7 @@ def minimise(
     domains: Sequence[int],
     tables: Sequence[Table],
     cap: int = TABLE_CAP,
-    work: Work | None = None,
+    steps: Steps | None = None,
     below: float = math.inf,
 ) -> Answer:
     """Return the minimising value of each variable, the minimum, and a bound of it.
@@ -70,18 +70,18 @@ def minimise(
         domains: number of values of each variable.
         tables: cost tables; their sum is minimised.
         cap: largest table, in entries.
-        work: counts what is done.
+        steps: what was computed before, of arrays that are the same objects, and how much.
         below: what a choice has to cost less than; the answer's cost may be infinite if none does.
     """
-    scopes = [table.variables for table in tables]
+    steps, scopes = steps or Steps(), [table.variables for table in tables]
     is_paired = max(map(len, scopes), default=0) <= 2
     is_large = is_paired and max(domains, default=1) ** LARGE > cap
     if is_large and outgrows(domains, scopes, cap):
-        return _Narrowing(domains, tables, cap, work, below).run()
-    best = eliminate(domains, tables, cap, work)
+        return _Narrowing(domains, tables, cap, steps, below).run()
+    best = eliminate(domains, tables, cap, steps)
     if best.is_exact or not is_paired:
         return best
-    narrowing = _Narrowing(domains, tables, cap, work, below)
+    narrowing = _Narrowing(domains, tables, cap, steps, below)
     narrowing.note(best)
     return narrowing.run()
 
@@ -97,12 +97,12 @@ class _Narrowing:
         domains: Sequence[int],
         tables: Sequence[Table],
         cap: int,
-        work: Work | None,
+        steps: Steps,
         below: float,
     ) -> None:
         self._below = below
-        self._all, self._cap, self._work = tables, cap, work
-        self._reduced = reduce(domains, tables, work)
+        self._all, self._cap, self._work = tables, cap, steps.work
+        self._reduced = reduce(domains, tables, steps)
         self._tables = self._reduced.tables
         self._scopes = [table.variables for table in self._tables]
         self._left = _list_all(self._reduced.domains)
@@ -188,7 +188,7 @@ class _Narrowing:
     def _solve(self, values: Values, cap: int) -> Answer:
         """Note the best choice of some of the values that are left, and return it."""
         tables = _restrict(self._tables, values)
-        found = eliminate([len(some) for some in values], tables, cap, self._work)
+        found = eliminate([len(some) for some in values], tables, cap, Steps(self._work))
         if found.cost < self._cost or not (self._picked or self._met is not None):
             picked = found.picked.items()
             self._met = {v: int(self._left[v][values[v][at]]) for v, at in picked}
