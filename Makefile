@@ -6,6 +6,7 @@ DEMO_VENV ?= .venv-demo
 DEMO ?=
 TEST_PROCESSES ?= 2
 LONGEST_TEST ?=
+PART ?=
 OPTIONS ?=
 PACKAGES := $(wildcard mithril-*/pyproject.toml)
 
@@ -25,9 +26,10 @@ PYTEST = $(VENV)/bin/python -m pytest -n $(TEST_PROCESSES) --dist worksteal \
 test: $(VENV)/.ready
 	$(PYTEST) $(OPTIONS)
 
-# What CI runs: slow tests, too, and all examples of property tests.
+# Slow tests, too, and all examples of property tests: more than an hour on 2 cores, in one go or in
+# parts, `make test-all PART=0/4` to 3/4. CI runs one of these.
 test-all: $(VENV)/.ready
-	$(PYTEST) --all $(OPTIONS)
+	$(PYTEST) --all $(if $(PART),--part $(PART)) $(OPTIONS)
 
 check: $(VENV)/.ready
 	$(VENV)/bin/ruff check .

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 
 from tests.folders import base_folder
-from tests.profiles import EXAMPLES, PROFILE, is_slow, runs_all
+from tests.profiles import EXAMPLES, PROFILE, Part, is_slow, runs_all
 
 __all__ = ["base_folder"]
 
@@ -21,8 +21,9 @@ MAY_TAKE_LONG = ("may take long", True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --all, --longest and --update-golden."""
+    """Add --all, --part, --longest and --update-golden."""
     parser.addoption("--all", action="store_true", help="run slow tests, too, and all examples")
+    parser.addoption("--part", metavar="K/N", help="run one of N parts, of 0/N to N-1/N")
     parser.addoption(
         "--longest", type=float, metavar="SECONDS", help="fail if a test not marked slow takes more"
     )
@@ -69,11 +70,23 @@ def _let_xla_hurry() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests to `--all`."""
-    if not runs_all():
-        slow = {i for i in items if isinstance(i, pytest.Function) and is_slow(i)}
-        config.hook.pytest_deselected(items=list(slow))
-        items[:] = [item for item in items if item not in slow]
+    """Leave slow tests to `--all`, and those of other parts to these."""
+    part = config.getoption("--part") and _read_part(config.getoption("--part"))
+    left = {
+        item
+        for item in items
+        if (isinstance(item, pytest.Function) and not runs_all() and is_slow(item))
+        or (part and not part.has(item.nodeid))
+    }
+    config.hook.pytest_deselected(items=list(left))
+    items[:] = [item for item in items if item not in left]
+
+
+def _read_part(text: str) -> Part:
+    try:
+        return Part.read(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"--part: {error}") from None
 
 
 @pytest.fixture(scope="session", autouse=True)
