@@ -32,7 +32,7 @@ def test_an_array_on_many_axes_is_not_priced_everywhere(monkeypatch: pytest.Monk
     x = backend.array(values, sharding=P("expert", ("pipeline", "tensor", "data")))
     y = mnp.reshape(x, (-1,))
     np.testing.assert_array_equal(y.numpy(), values.reshape(-1))
-    assert 50 < len(priced) < FEW  # axes that are alike are priced once
+    assert 200 < len(priced) < FEW
 
 
 @pytest.mark.parametrize("options", [{}, {"auto_partition": True}], ids=["given", "searched"])

@@ -8,9 +8,6 @@ from `P("a")` to `P()` if there are two devices along b. The size of a dimension
 only where all these axes together do not divide it: on its way it is split over no others. What is
 left is how many bytes go.
 
-Nor do moves know the names of axes: two of one size, over which everything takes as long, may be
-exchanged for one another in both shardings. Of the kinds that come of it one stands for all.
-
 The order of dimensions makes a difference in two cases, and is kept there. Axes that leave one
 dimension for several others are permuted in the order of these. And of two permutes that are both
 worth while that of the first dimension is tried first; with three axes there is never a second one,
@@ -20,7 +17,7 @@ because an axis is in one place at a time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -45,13 +42,10 @@ class Pairs:
 
     Args:
         mesh: the devices.
-        exchanges: what each axis may be exchanged for by which others.
     """
 
-    def __init__(self, mesh: Mesh, exchanges: Sequence[Mapping[str, str]] = ()) -> None:
+    def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
-        self._exchanges = exchanges
-        self._firsts: dict[Kind, Kind] = {}
         self._ranks: dict[int, _Rank] = {}
         self._axes: dict[tuple[str, ...], int] = {(): 0}
         self._masks = [0]
@@ -122,7 +116,7 @@ class Pairs:
         codes = uneven << 2 * BITS | before << BITS | after
         codes = np.take_along_axis(np.where(stays, 0, codes)[first], order[first], axis=1)
         kinds = [
-            self._find_first((int(flag), *self._leave_out_common(one, other), *filter(None, used)))
+            (int(flag), *self._leave_out_common(one, other), *filter(None, used))
             for (flag, one, other), used in zip(rows, codes.tolist(), strict=True)
         ]
         return kinds, parts[first].tolist(), first, alike
@@ -141,30 +135,6 @@ class Pairs:
         start = Sharding(self._mesh, (*before, ()), self._list_pending(kind[1]))
         goal = Sharding(self._mesh, (*after, ()), self._list_pending(kind[2]))
         return start, goal, TensorType((*map(self._mesh.product, both), 1), DType.int8)
-
-    def _find_first(self, kind: Kind) -> Kind:
-        """Return the first of the kinds that axes may be exchanged in to get this one."""
-        if self._exchanges and kind not in self._firsts:
-            others = [self._exchange(kind, exchange) for exchange in self._exchanges]
-            self._firsts[kind] = min(kind, *others)
-        return self._firsts.get(kind, kind)
-
-    def _exchange(self, kind: Kind, exchange: Mapping[str, str]) -> Kind:
-        """Return the kind of pairs with other axes."""
-        is_fixed, *partials = kind[:3]
-        pending = [
-            self._number_partial(frozenset((exchange[axis], kind) for axis, kind in held))
-            for held in map(self._pending.__getitem__, partials)
-        ]
-        axes, low = list(self._axes), 2**BITS - 1
-        codes = []
-        for code in kind[3:]:
-            sides = (axes[code >> BITS & low], axes[code & low])
-            before, after = (
-                self._number_axes(tuple(exchange[axis] for axis in side)) for side in sides
-            )
-            codes.append(code >> 2 * BITS << 2 * BITS | before << BITS | after)
-        return (is_fixed, *pending, *(codes if is_fixed else sorted(codes)))
 
     def _leave_out_common(self, one: int, other: int) -> tuple[int, int]:
         """Return numbers of what is partial without what stays so."""

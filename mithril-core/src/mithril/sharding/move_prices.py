@@ -50,7 +50,7 @@ class MovePrices:
         self.options: KnownOptions = {}
         self.work: dict[tuple[int, int], np.ndarray] = {}
         self.steps = Steps()
-        self._pairs = Pairs(resharder.mesh, resharder.list_exchanges())
+        self._pairs = Pairs(resharder.mesh)
         self._tables: dict[
             tuple[str, TensorType, int, int], tuple[Shardings, Shardings, np.ndarray]
         ] = {}

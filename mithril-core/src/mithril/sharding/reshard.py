@@ -19,7 +19,6 @@ from mithril.errors import PlanError
 from mithril.ir import Graph
 from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, ReduceScatter, is_narrow_sum
-from mithril.sharding.exchanges import list_exchanges
 from mithril.sharding.moves import Move, list_moves, merge
 from mithril.types import DType, Shape, TensorType
 
@@ -120,10 +119,6 @@ class Resharder:
         self._merged: dict[tuple[int, ...], tuple[Move, ...]] = {}
         self._merged_numbers: dict[int, tuple[int, ...]] = {}
         self._work: dict[Graph, float] = {}
-
-    def list_exchanges(self) -> list[dict[str, str]]:
-        """Return the ways to exchange axes of the mesh that leave the price of all moves."""
-        return list_exchanges(self.mesh, self.hardware)
 
     def graph_seconds(self, graph: Graph) -> float:
         """Return the predicted seconds of what a device computes in a local graph."""

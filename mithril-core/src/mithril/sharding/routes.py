@@ -2,7 +2,8 @@
 
 What a path takes is a start-up and so much a byte, in the alpha-beta model that prices collectives.
 Of all paths the least is then concave in the bytes: it is nowhere below a straight line between two
-of its points. A path that is the cheapest for two numbers of bytes is so for all in between.
+of its points. A path that is the cheapest for two numbers of bytes is so for all in between. Of two
+that take as long but for how picoseconds are rounded it may be the one with more collectives.
 """
 
 from __future__ import annotations
