@@ -175,7 +175,7 @@ def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: T
     found: list[tuple[SearchResult, Solution]] = []
     refusals: list[PlanError] = []
     assert search is not None, "asked for by the caller"
-    prices = search.prices  # most ways move the same
+    prices: dict[Mesh, MovePrices] = search.prices  # most ways move the same
     refuses = search.refuses if search.has_refusals else None
     for way in ways:
         finer = way[1].mesh

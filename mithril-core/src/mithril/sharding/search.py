@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mithril.ir import Op, Rule
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllReduce
 from mithril.types import TensorType
-
-if TYPE_CHECKING:  # whose lists are of options, which know what is searched for
-    from mithril.sharding.move_prices import MovePrices
 
 THROUGHPUT, LATENCY, MEMORY, COMMUNICATION = (
     "throughput", "latency", "memory_usage", "communication",
@@ -58,7 +55,8 @@ class Search:
         given_up: inputs that a run gives up.
         hidden: the part of the seconds of moves that nobody waits for (of parameters from where
             they rest, and of their gradients) which is not counted.
-        prices: of moves, by mesh: searches of one graph that differ in limits share them.
+        prices: `MovePrices` by mesh, which know options, as these know what is searched for;
+            searches of one graph that differ in limits share them.
         rules: of nodes, which they share, too.
     """
 
@@ -73,7 +71,7 @@ class Search:
     stacked: Mapping[str, int] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
     hidden: float = 0.0
-    prices: dict[Mesh, MovePrices] = field(default_factory=dict, compare=False, repr=False)
+    prices: dict[Mesh, Any] = field(default_factory=dict, compare=False, repr=False)
     rules: Rules = field(default_factory=dict, compare=False, repr=False)
 
     @property
