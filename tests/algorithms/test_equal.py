@@ -133,6 +133,13 @@ def test_backends_carry_an_all_reduce_out(backend: str, algorithm: str) -> None:
     compare_on(backend, Case(Mesh(a=3), op, (TensorType((4, 2), DType.float32),), algorithm), 0)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("reduction", ["sum", "max"])
+def test_several_operands_are_scattered_together(backend: str, reduction: str) -> None:
+    op, types = ReduceScatter(("a",), reduction, 0, 2), (TensorType((2, 1), DType.float32),) * 2
+    compare_on(backend, Case(Mesh(a=2), op, types, "native"), 0)
+
+
 def compare_on(backend: str, case: Case, seed: int) -> None:
     values, rewritten = case.values(seed), case.rewritten()
     wanted, _ = execute(case.program(), values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from mithril.spi import KernelRun, Types, ops
+from mithril.spi import KernelRun, TensorType, Types, ops
 
 from mithril_jax.kernels.table import kernel
 
@@ -71,7 +72,7 @@ def all_gather(op: ops.AllGather, types: Types) -> KernelRun:
 def reduce_scatter(op: ops.ReduceScatter, types: Types) -> KernelRun:
     """A part of the sum over a group; of a maximum or minimum by an all_reduce and a slice.
 
-    What is to be summed of several operands travels in one array.
+    Several operands travel in one array.
     """
     if len(types) > 1:
         return _scatter_flat(op, types)
@@ -111,14 +112,13 @@ def _gather_flat(op: ops.AllGather, types: Types) -> KernelRun:
 def _scatter_flat(op: ops.ReduceScatter, types: Types) -> KernelRun:
     """Return the reduce_scatter of several operands in one array, row by row for the devices."""
     results = op.infer(types)
-    if op.reduction != "sum":
-        alone = [reduce_scatter(op, [type]) for type in types]
-        return lambda *operands: tuple(f(x) for f, x in zip(alone, operands, strict=True))
     sizes = [made.size for made in results]
+    flat = TensorType((op.count, sum(sizes)), types[0].dtype)
+    scatter = reduce_scatter(replace(op, dimension=0), [flat])
 
     def run(*operands: Any) -> Any:
         rows = [_split_parts(x, op.dimension, op.count) for x in operands]
-        mine = lax.psum_scatter(lax.concatenate(rows, 1), op.axes, tiled=True)
+        mine = scatter(lax.concatenate(rows, 1))
         return tuple(
             lax.reshape(part, made.shape)
             for part, made in zip(_cut_rows(mine, sizes), results, strict=True)
