@@ -48,6 +48,7 @@ class Routes:
             if self._resharder.has_refusals:  # which depend on the bytes
                 return self._search(size)
             self._reach(size)
+        if size not in self._found:
             self._found[size] = self._follow(size) or self._search(size)
         return self._found[size]
 
