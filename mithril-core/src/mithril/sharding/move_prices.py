@@ -149,10 +149,11 @@ class MovePrices:
     ) -> None:
         """Enter the prices of some pairs."""
         kinds, parts, first, alike = self._pairs.find_kinds(starts, goals, type.shape)
+        whole, dtype = type.nbytes, self.resharder.find_counted(type.dtype)
         prices = []
         for kind, part, pair in zip(kinds, parts, first, strict=True):
-            nbytes = type.nbytes // part
-            of_amount = self._prices.setdefault((nbytes, type.dtype), {})
+            nbytes = whole // part
+            of_amount = self._prices.setdefault((nbytes, dtype), {})
             if kind not in of_amount:
                 start = self._pairs.find_sharding(type.rank, starts[pair])
                 goal = self._pairs.find_sharding(type.rank, goals[pair])
@@ -166,10 +167,10 @@ class MovePrices:
         """Return the price of moving so many bytes between a pair of a kind; infinite: no way."""
         if not _is_possible(start, goal):
             return FORBIDDEN
-        key = kind, type.dtype
+        key = kind, self.resharder.find_counted(type.dtype)
         if key not in self._routes:
             typical = self._pairs.find_typical(kind)
-            self._routes[key] = typical and Routes(self.resharder, typical, type.dtype)
+            self._routes[key] = typical and Routes(self.resharder, typical, key[1])
         routes = self._routes[key]
         if routes is None:  # sizes make a difference
             path = self.resharder.find_path(self.resharder.begin(start, goal, type), type)

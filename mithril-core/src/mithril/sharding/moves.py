@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from mithril.mesh import Sharding
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
-from mithril.types import TensorType
+from mithril.types import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,31 +56,45 @@ class Move:
         return _dimension(self.after, self.axes[0])
 
 
-def list_moves(here: Sharding, goal: Sharding, type: TensorType, pads: bool) -> Iterator[Move]:
-    """Yield the moves worth trying; a free one that ends in its place is worth making at once."""
-    for move in _free_moves(here, goal, type, pads):
+def list_moves(here: Sharding, goal: Sharding, shape: Shape | None = None) -> Iterator[Move]:
+    """Yield the moves worth trying; a free one that ends in its place is worth making at once.
+
+    Args:
+        here: where a value is.
+        goal: where it shall go.
+        shape: of the value, if parts of unequal size are refused; permutes need `can_permute`, too.
+    """
+    for move in _free_moves(here, goal, shape):
         yield move
         if move.kind == "to_partial" or _is_placed(move.after, goal, move.target_dimension):
             return
     for axis in here.mesh.names:
         held = here.dimension_of(axis)
         if held is not None:
-            yield from _moves_of_split(here, goal, axis, held, type, pads)
+            yield from _moves_of_split(here, goal, axis, held, shape)
         elif here.reduction_of(axis) != goal.reduction_of(axis):
-            yield from _moves_of_partial(here, goal, axis, type, pads)
+            yield from _moves_of_partial(here, goal, axis, shape)
     for dimension, axes in enumerate(here.dims):
         if len(axes) < 2:
             continue
         ordered = _helpful_order(axes, dimension, goal)
-        if ordered != axes and type.shape[dimension] % here.shards_along(dimension) == 0:
+        if ordered != axes:
             yield Move(Permute.name, ordered, here, _with_dim(here, dimension, ordered))
 
 
-def _free_moves(here: Sharding, goal: Sharding, type: TensorType, pads: bool) -> Iterator[Move]:
+def can_permute(move: Move, shape: Shape) -> bool:
+    """Return whether a move is no permute, or one of parts of equal size."""
+    if move.kind != Permute.name:
+        return True
+    dimension = move.source_dimension
+    return shape[dimension] % move.before.shards_along(dimension) == 0
+
+
+def _free_moves(here: Sharding, goal: Sharding, shape: Shape | None) -> Iterator[Move]:
     for axis in here.mesh.names:
         if here.dimension_of(axis) is not None or here.reduction_of(axis):
             continue
-        if _can_append(here, goal, axis, type, pads):
+        if _can_append(here, goal, axis, shape):
             yield Move("slice", (axis,), here, _append(here, goal, axis))
         elif goal.reduction_of(axis) == "sum":  # zeros elsewhere leave a sum as it is
             yield Move("to_partial", (axis,), here, _with_partial(here, axis, "sum"))
@@ -98,7 +112,7 @@ def _helpful_order(axes: tuple[str, ...], dimension: int, goal: Sharding) -> tup
 
 
 def _moves_of_split(
-    here: Sharding, goal: Sharding, axis: str, held: int, type: TensorType, pads: bool
+    here: Sharding, goal: Sharding, axis: str, held: int, shape: Shape | None
 ) -> Iterator[Move]:
     axes = here.dims[held]
     if axes[-1] != axis or _is_placed(here, goal, held):
@@ -106,8 +120,8 @@ def _moves_of_split(
     without = _with_dim(here, held, axes[:-1])
     yield Move(AllGather.name, (axis,), here, without)
     for first in range(len(axes) - 1):
-        yield from _joint_all_to_all(here, goal, held, axes[first:], type, pads)
-    if goal.dimension_of(axis) != held and _can_append(without, goal, axis, type, pads):
+        yield from _joint_all_to_all(here, goal, held, axes[first:], shape)
+    if goal.dimension_of(axis) != held and _can_append(without, goal, axis, shape):
         yield Move(AllToAll.name, (axis,), here, _append(without, goal, axis))
 
 
@@ -116,8 +130,7 @@ def _joint_all_to_all(
     goal: Sharding,
     held: int,
     axes: tuple[str, ...],
-    type: TensorType,
-    pads: bool,
+    shape: Shape | None,
 ) -> Iterator[Move]:
     """Yield the move of several minor axes at once, where the goal has them in the same order."""
     target = goal.dimension_of(axes[0])
@@ -129,29 +142,29 @@ def _joint_all_to_all(
         return
     moved = _with_dim(here, held, here.dims[held][: -len(axes)])
     moved = _with_dim(moved, target, after)
-    if pads or type.shape[target] % moved.shards_along(target) == 0:
+    if shape is None or shape[target] % moved.shards_along(target) == 0:
         yield Move(AllToAll.name, axes, here, moved)
 
 
 def _moves_of_partial(
-    here: Sharding, goal: Sharding, axis: str, type: TensorType, pads: bool
+    here: Sharding, goal: Sharding, axis: str, shape: Shape | None
 ) -> Iterator[Move]:
     if not here.reduction_of(axis):
         return
     left = tuple(pending for pending in here.partial if pending[0] != axis)
     reduced = Sharding(here.mesh, here.dims, left)
     yield Move(AllReduce.name, (axis,), here, reduced)
-    if _can_append(reduced, goal, axis, type, pads):
+    if _can_append(reduced, goal, axis, shape):
         yield Move(ReduceScatter.name, (axis,), here, _append(reduced, goal, axis))
 
 
-def _can_append(here: Sharding, goal: Sharding, axis: str, type: TensorType, pads: bool) -> bool:
+def _can_append(here: Sharding, goal: Sharding, axis: str, shape: Shape | None) -> bool:
     """Whether the goal splits a dimension over the axis, and what is left of it may be split."""
     dimension = goal.dimension_of(axis)
     if dimension is None:
         return False
     parts = here.shards_along(dimension) * here.mesh.sizes[axis]
-    return pads or type.shape[dimension] % parts == 0
+    return shape is None or shape[dimension] % parts == 0
 
 
 def _is_placed(here: Sharding, goal: Sharding, dimension: int) -> bool:
@@ -214,4 +227,4 @@ def _dimension(sharding: Sharding, axis: str) -> int:
     return dimension
 
 
-__all__ = ["Move", "list_moves", "merge"]
+__all__ = ["Move", "can_permute", "list_moves", "merge"]

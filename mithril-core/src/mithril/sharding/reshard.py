@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from mithril.cost import Hardware, collective_seconds, describe_emulation, graph_seconds
@@ -19,7 +19,7 @@ from mithril.errors import PlanError
 from mithril.ir import Graph
 from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, ReduceScatter, is_narrow_sum
-from mithril.sharding.moves import Move, list_moves, merge
+from mithril.sharding.moves import Move, can_permute, list_moves, merge
 from mithril.types import DType, Shape, TensorType
 
 PICOSECONDS = 1e12
@@ -114,9 +114,10 @@ class Resharder:
         self._pads = pads
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
         self._steps: dict[tuple[Sharding, Shape | None], _Steps] = {}
+        self._moves: dict[tuple[Sharding, Sharding, Shape | None], tuple[Move, ...]] = {}
         self._numbers: dict[PriceKey, int] = {}
         self._known: dict[Amount, tuple[Weights, Seconds]] = {}
-        self._merged: dict[tuple[int, ...], tuple[Move, ...]] = {}
+        self._merged: dict[tuple[bool | int, ...], tuple[Move, ...]] = {}
         self._merged_numbers: dict[int, tuple[int, ...]] = {}
         self._work: dict[Graph, float] = {}
 
@@ -188,6 +189,11 @@ class Resharder:
             sizes = (cut if i == split else size for i, size in enumerate(held))
             return math.prod(sizes) * type.dtype.itemsize
         return local_bytes(type, move.before)
+
+    def find_counted(self, dtype: DType) -> DType:
+        """Return the dtype of which as many bytes take as long in any move as of this one."""
+        is_wider = self.hardware.execution.adds_narrow and is_narrow_sum("sum", dtype)
+        return DType.bfloat16 if is_wider else DType.int8
 
     def _find_exchanged(self, move: Move, type: TensorType) -> TensorType:
         """Return the type in which a move is carried out: see `partition/widen_sums.py`."""
@@ -274,8 +280,15 @@ class Resharder:
         steps, is_even = journey.steps, journey.is_even
         return tuple(
             (self._number(move, is_even), steps.number(move.after), move)
-            for move in list_moves(steps.shardings[here], journey.goal, type, self._pads)
+            for move in self._list_moves(steps.shardings[here], journey.goal, type.shape)
         )
+
+    def _list_moves(self, here: Sharding, goal: Sharding, shape: Shape) -> Iterator[Move]:
+        """Yield the moves worth trying; with padding, shapes differ in permutes alone."""
+        key = (here, goal, None if self._pads else shape)
+        if key not in self._moves:
+            self._moves[key] = tuple(list_moves(*key))
+        return (move for move in self._moves[key] if can_permute(move, shape))
 
     def _number(self, move: Move, is_even: bool) -> int:
         """Return a number that moves share that take the same time for each type."""
@@ -300,7 +313,7 @@ class Resharder:
         while trail:
             move, trail = trail
             moves.append(move)
-        key = tuple(map(id, moves))  # the steps keep them
+        key = (is_even, *map(id, moves))  # the lists keep them
         if key not in self._merged:
             self._merged[key] = merged = merge(tuple(reversed(moves)))
             self._merged_numbers[id(merged)] = tuple(self._number(m, is_even) for m in merged)
