@@ -16,7 +16,7 @@ from tests.plugin_packages import environment, install_projects, mithril
 from tests.profiles import quick
 
 
-@quick(lambda on: on == "array-api")
+@quick(lambda on: on == "torch-like")
 @pytest.mark.parametrize("on", ["array-api", "torch-like"])
 def test_it_passes_unchanged(on: str, tmp_path: Path) -> None:
     name = f"npu-{on.partition('-')[0]}"

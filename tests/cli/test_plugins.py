@@ -316,6 +316,7 @@ class TestOptions:
             "needs 4 chips, the machine has 3; see `mithril backends info tpu-sim`\n"
         )
 
+    @pytest.mark.slow
     def test_launch_hands_them_on_to_the_script(self, tmp_path: Path) -> None:
         script = tmp_path / "script.py"
         script.write_text(

@@ -56,6 +56,7 @@ def test_a_recipe_is_planned_as_without_a_search(recipe: str) -> None:
     assert plans[1].search.cost > 0
 
 
+@pytest.mark.slow
 def test_every_recipe_applies_somewhere_and_says_why_it_does_not() -> None:
     missing = set(RECIPES)
     for model in ("gpt_small", "moe_small"):

@@ -257,6 +257,7 @@ def test_gradient_against_differences() -> None:
         np.testing.assert_allclose(slope, difference, rtol=rtol, atol=atol)
 
 
+@pytest.mark.slow
 def test_xlas_own_partitioner_is_taken_where_it_was_asked_for() -> None:
     mesh, loss = ml.Mesh(data=4, tensor=2), {}
     for strategy in ("shard_map", "gspmd"):
@@ -324,6 +325,7 @@ def test_masks_and_labels_of_optax(form: Callable[[Any], Any], is_function: bool
     np.testing.assert_allclose(changed["l.weight"].numpy(), expected, *TOLERANCE["float32"])
 
 
+@pytest.mark.slow
 def test_optax_in_one_jitted_step() -> None:
     compiled, inputs = small_gpt(ml.JaxBackend(ml.Mesh(data=2, tensor=2)))
     pure, optimizer = compiled.as_jax(), optax.adamw(1e-2)

@@ -55,6 +55,7 @@ def test_stages_hold_their_own_parameters() -> None:
         assert devices == {flat[stage], flat[2 + stage]}
 
 
+@pytest.mark.slow
 def test_a_training_loop_stays_on_its_stages() -> None:
     backend, alone = ml.JaxBackend(ml.Mesh(data=2, pipeline=2)), ml.NumpyBackend()
     model, given = classifier(2, microbatch_size=2), samples(8)

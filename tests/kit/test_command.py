@@ -181,6 +181,7 @@ def test_nothing_of_the_kit_imports_pytest() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_checks_are_listed_and_left_out(tmp_path: Path) -> None:
     write_faulty(tmp_path, WRONG)
     done = mithril(*ON_OPS, "--list", "--exclude", "tan", path=tmp_path)
@@ -194,6 +195,7 @@ def test_checks_are_listed_and_left_out(tmp_path: Path) -> None:
     assert "--exclude 'ops' leaves none of 8 checks; choose others by -k" in done.stderr
 
 
+@pytest.mark.slow
 def test_patterns_begin_a_group_or_a_name_and_one_of_several_is_enough(tmp_path: Path) -> None:
     def choose(*options: str) -> list[str]:
         asked = ("backends", "check", "numpy", "--list", "--level", "full", *options)

@@ -14,6 +14,7 @@ from mithril.testing.compare import describe_difference
 
 from tests.kit.faulty import write_faulty
 from tests.plugin_packages import mithril
+from tests.profiles import quick
 
 LOSES_NAN = "wrap('relu', np.nan_to_num); wrap('tanh', np.nan_to_num)"
 
@@ -62,6 +63,7 @@ Faulty.shard = shard
 """
 
 
+@pytest.mark.slow
 def test_causes_that_differ_in_numbers_are_one(tmp_path: Path) -> None:
     """Those of kernels, and those that an op ends in behind its kernel, where it is `wrong`."""
     write_faulty(tmp_path, OF_SHAPES)
@@ -79,6 +81,7 @@ def test_causes_that_differ_in_numbers_are_one(tmp_path: Path) -> None:
     assert causes[1].endswith("of float16")
 
 
+@quick(lambda group: group == "gradients")
 @pytest.mark.parametrize("group", ["ops", "gradients"])
 def test_float64_that_is_computed_in_less_is_told(group: str, tmp_path: Path) -> None:
     def list_causes(fault: str) -> set[str | None]:

@@ -13,6 +13,7 @@ from mithril.testing.speed import describe_speed, measure_speed
 from mithril.testing.target import Target
 
 from tests.kit.faulty import write_faulty
+from tests.profiles import quick
 
 PROBES = {
     "float64 for float32": (
@@ -149,6 +150,7 @@ OF_FEATURES = {
 }  # fmt: skip
 
 
+@quick(lambda probe: " are kept" not in probe)  # which is seen after many runs
 @pytest.mark.parametrize("probe", [*PROBES, *OF_FEATURES])
 def test_a_mistake_is_found(probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault, check, status, text = {**PROBES, **OF_FEATURES}[probe]

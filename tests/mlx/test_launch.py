@@ -69,6 +69,7 @@ print("in turn", ml.MLXBackend(ml.Mesh(data=3), executor="lockstep").engine.loca
 """
 
 
+@pytest.mark.slow
 def test_arrays_of_several_processes(tmp_path: Path) -> None:
     done = launch(2, script(tmp_path, ARRAYS))
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ from tests.mlx.test_launch import started
 from tests.pipeline.graphs import entering, graphs
 from tests.pipeline.models import classifier, compared, samples
 from tests.pipeline.test_devices import MESHES
-from tests.profiles import quick, scaled
+from tests.profiles import scaled
 from tests.runtime.scripts import ROOT, lines_of, script
 
 STAGES = str(ROOT / "tests/mlx/stages.py")
@@ -133,7 +133,7 @@ def steps_of(plan: Plan) -> tuple:
 # ------------------------------------------------------------------ a process a device
 
 
-@quick(lambda meshes: meshes == ["pipeline=2"])
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "meshes",
     [["pipeline=2"], ["pipeline=4"], ["data=2,pipeline=2", "pipeline=2,tensor=2"]],

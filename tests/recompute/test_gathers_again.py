@@ -12,6 +12,7 @@ from mithril.ops.collective import AllGather, collective_of
 from mithril.plan import Plan
 
 from benchmarks.training_cases import Case, Ours
+from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 CASE = Case(Sizes(layers=4, width=32, heads=4, hidden=96, context=8, batch=16), 32, 2)
@@ -39,6 +40,7 @@ def count_gathers(plan: Plan) -> dict[str, int]:
     }
 
 
+@quick(lambda name: name != "jax")
 @pytest.mark.parametrize("name", BACKENDS)
 def test_steps_that_gather_again_are_those_of_one_device(name: str) -> None:
     one, ours = Ours(ml.NumpyBackend(), CASE), make(BACKENDS[name](), **FULL)
@@ -88,6 +90,7 @@ def test_what_is_gathered_again_comes_right_before_its_use() -> None:
     assert longest < len(graph.nodes) / len(blocks), "a gather is held through another block"
 
 
+@pytest.mark.slow
 def test_a_budget_is_kept_to_by_gathering_again_where_that_is_needed() -> None:
     budget = make(BACKENDS["numpy"](), **FULL).run.plan.memory().peak
     plan = make(BACKENDS["numpy"](), checkpointing=f"{budget} B").run.plan

@@ -388,6 +388,7 @@ class TestCommand:
         assert texts[0].replace("1.py", "2.py") == texts[1]
         assert run_alone(str(tmp_path / "1.py")).stdout.startswith("y [4, 8] norm ")
 
+    @pytest.mark.slow
     def test_a_mesh_larger_than_this_machine(self, script: Path, tmp_path: Path) -> None:
         mesh = ("--mesh", "data=64,tensor=8", "--shapes", "x=4096x5@data", "--forward")
         command(f"{script}:model", "--backend", "torch", *mesh, "-o", str(tmp_path / "1.py"))

@@ -176,7 +176,7 @@ def test_a_job_whose_rank_dies_twice_comes_back_and_trains_on(
 @pytest.mark.parametrize(
     ("end", "how", "exit_code"),
     [
-        ("sys.exit(5)", "with exit code 5", 5),
+        pytest.param("sys.exit(5)", "with exit code 5", 5, marks=pytest.mark.slow),
         pytest.param(
             "os.kill(os.getpid(), signal.SIGKILL)", "by SIGKILL", 137, marks=pytest.mark.slow
         ),

@@ -243,6 +243,7 @@ def test_changes_of_a_strategy() -> None:
     assert list_changes(MEGATRON, MEGATRON) == []
 
 
+@pytest.mark.slow
 def test_context_of_attention_is_set_in_all_layers() -> None:
     found = ml.auto_tune(make_gpt(), H100, input_shapes=TOKENS, devices=2, strategy_space="data")
     mesh = {"context": 2}

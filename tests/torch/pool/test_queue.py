@@ -109,6 +109,7 @@ def test_what_was_dropped_before_an_error_is_gone_after_it(pool: Pool):
     assert values(pool, *pool.run(held, [], 1), 0) == [tensors - 1, programs - 1]
 
 
+@pytest.mark.slow
 def test_an_array_of_an_interrupted_message_is_dropped(pool: Pool, monkeypatch):
     gc.collect()  # arrays of other tests
     held = load(pool, HELD)
