@@ -138,7 +138,7 @@ print(*sorted(name for name in sys.modules if name.startswith("acme_")))
         [
             (
                 "npu",
-                "backend 'npu' is incompatible; speaks backend API 3.0, this mithril 2.2; "
+                "backend 'npu' is incompatible; speaks backend API 3.0, this mithril 2.3; "
                 "pip install -U mithril-core",
             ),
             (
@@ -281,13 +281,13 @@ def test_a_faulty_plugin_is_broken(fault: str, install: Install) -> None:
         (
             "api=(1, 9)",
             Status.incompatible,
-            "speaks backend API 1.9, this mithril 2.2",
+            "speaks backend API 1.9, this mithril 2.3",
             "pip install -U acme-x",
         ),
         (
-            "api=(2, 3)",
+            "api=(2, 4)",
             Status.incompatible,
-            "speaks backend API 2.3, this mithril 2.2",
+            "speaks backend API 2.4, this mithril 2.3",
             "pip install -U mithril-core",
         ),
         (

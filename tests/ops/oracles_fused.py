@@ -178,6 +178,49 @@ def group_norm_gradient(op, x, average, scale, g, *gains):
     return dx.reshape(x.shape), *np.array(pairs).T
 
 
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+@oracle
+def lstm(op, x, input_weight, weight, hidden, cell, *biases):
+    """Sample by sample, and gate by gate."""
+    made = np.empty((*x.shape[:2], hidden.shape[1]))
+    hidden, cell = hidden.copy(), cell.copy()
+    for t in range(len(x))[:: -1 if op.reverse else 1]:
+        for b in range(x.shape[1]):
+            i, f, g, o = (
+                input_weight[n] @ x[t, b] + weight[n] @ hidden[b] + sum(bias[n] for bias in biases)
+                for n in range(4)
+            )
+            cell[b] = _sigmoid(f) * cell[b] + _sigmoid(i) * np.tanh(g)
+            made[t, b] = hidden[b] = _sigmoid(o) * np.tanh(cell[b])
+    return made, hidden, cell
+
+
+@oracle
+def lstm_gradient(op, x, input_weight, weight, hidden, cell, y, dy, dhidden, dcell, *biases):
+    """By central differences of the forward."""
+    operands = [x, input_weight, weight, hidden, cell, *biases]
+    cotangents = [np.asarray(g, np.float64) for g in (dy, dhidden, dcell)]
+
+    def weigh():
+        return sum(np.vdot(g, made) for g, made in zip(cotangents, lstm(op, *wide), strict=True))
+
+    wide, found, step = [np.array(one, np.float64) for one in operands], [], 1e-6
+    for operand in wide[:6]:
+        slopes = np.empty(operand.shape)
+        for at in np.ndindex(operand.shape):
+            held = operand[at]
+            operand[at] = held + step
+            above = weigh()
+            operand[at] = held - step
+            slopes[at] = (above - weigh()) / (2 * step)
+            operand[at] = held
+        found.append(slopes)
+    return tuple(found)
+
+
 @oracle
 def rms_norm(op, x, gain):
     root = np.sqrt(np.array([np.dot(r, r) for r in x.reshape(-1, x.shape[-1])]) / x.shape[-1])

@@ -135,6 +135,7 @@ NORMALISED = {
     "cross_entropy": {"v"},
     "batch_norm": {"b", "s0", "s1"},
     "group_norm": {"c", "s0", "s1"},
+    "lstm": {"s", "f", "g", "h", "k"},
 }
 
 

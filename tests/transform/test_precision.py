@@ -15,7 +15,9 @@ from mithril.types import DType, TensorType, as_dtype
 from tests.profiles import quick
 
 F32, BF16 = DType.float32, DType.bfloat16
-LINEAR_ALGEBRA = {"attention", "convolution", "einsum", "grouped_matmul", "grouped_outer"}
+LINEAR_ALGEBRA = {
+    "attention", "convolution", "einsum", "grouped_matmul", "grouped_outer", "lstm",
+}  # fmt: skip
 
 
 def mixed(graph: Graph, **options: str) -> Graph:

@@ -35,7 +35,9 @@ from mithril.compiler.search import (
 )
 from mithril.cost import Target
 from mithril.ir import Graph
+from mithril.ir.rewrite import all_nodes
 from mithril.ops.own_kernel import list_kernels
+from mithril.ops.recurrent import Lstm
 from mithril.partition.algorithms import carry_out
 from mithril.partition.buckets import bucket_collectives
 from mithril.partition.limits import (
@@ -61,6 +63,7 @@ from mithril.transform import (
     differentiate,
     eliminate_dead,
     expand,
+    expand_nodes,
     gradient_of,
     inline_checkpoints,
     mix,
@@ -226,6 +229,9 @@ def mix_precision(graph: Graph, request: Request, target: Target, options: PlanO
     """Put in the casts of a precision policy; gradients follow from them."""
     if not options.precision.is_given:
         return graph, request
+    # A policy is about products; what is between those of a recurrent layer stays as wide as it is.
+    whole = frozenset(node for node in all_nodes(graph) if isinstance(node.op, Lstm))
+    graph = expand_nodes(graph, whole, target.kernel_names) if whole else graph
     return mix(graph, options.precision, request.parameters), request
 
 

@@ -42,6 +42,7 @@ from mithril.ops.order_functions import *
 from mithril.ops.pool import *
 from mithril.ops.position import *
 from mithril.ops.random import *
+from mithril.ops.recurrent import *
 from mithril.ops.reduce import *
 from mithril.ops.ring import *
 from mithril.ops.rounding import *

@@ -133,6 +133,7 @@ from mithril.ops.pool import (
 )
 from mithril.ops.position import Rope
 from mithril.ops.random import RandomBits
+from mithril.ops.recurrent import Lstm, LstmGradient
 from mithril.ops.reduce import (
     AllTrue,
     AnyTrue,
@@ -249,6 +250,8 @@ __all__ = [
     "LogicalNot",
     "LogicalOr",
     "LogicalXor",
+    "Lstm",
+    "LstmGradient",
     "Max",
     "MaxPool",
     "MaxPoolGradient",

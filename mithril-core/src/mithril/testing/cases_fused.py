@@ -74,6 +74,19 @@ def _cross_entropy(*shape: int, dtype: str = "int32") -> tuple[Row, Row]:
     return [op, logits, targets], [ops.CrossEntropyGradient(), logits, targets, total, g]
 
 
+def _lstm(
+    steps: int, batch: int, features: int, size: int, *, biases: bool = True, reverse: bool = False
+) -> tuple[Row, Row]:
+    x = floats(steps, batch, features)
+    shapes: list[tuple[int, ...]] = [(4, size, features), (4, size, size)]
+    shapes += [(batch, size)] * 2 + [(4, size)] * 2 * biases
+    weights = [floats(*shape, seed=seed) for seed, shape in enumerate(shapes, 1)]
+    y, last, cell = apply(ops.Lstm(reverse), x, *weights)
+    cotangents = [floats(*one.shape, seed=9 + at) for at, one in enumerate((y, last, cell))]
+    gradient = [ops.LstmGradient(reverse), x, *weights[:4], y, *cotangents, *weights[4:]]
+    return [ops.Lstm(reverse), x, *weights], gradient
+
+
 def _softmax(axis: int, *shape: int) -> tuple[Row, Row]:
     x = floats(*shape)
     (y,) = apply(ops.Softmax(axis), x)
@@ -114,6 +127,9 @@ FUSED: list[Row] = [
     *_group_norm(2, 2, 4, 3, 2),
     *_group_norm(4, 2, 4, 6, affine=False),
     *_group_norm(1, 4, 6),
+    *_lstm(3, 4, 2, 3),
+    *_lstm(4, 2, 3, 2, reverse=True),
+    *_lstm(2, 6, 2, 4, biases=False),
     *_cross_entropy(4, 6),
     *_cross_entropy(2, 4, 6),
     *_cross_entropy(6),

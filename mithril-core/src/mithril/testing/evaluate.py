@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mithril.engine.kernels import KERNELS
-from mithril.ir import Builder, Graph, Op
+from mithril.ir import Builder, Graph, Op, Repeat
 from mithril.testing.compare import describe_difference
 from mithril.transform import cotangent_name, differentiate, gradient_of
 from mithril.types import DType, TensorType, as_dtype
@@ -32,9 +32,27 @@ def evaluate(graph: Graph, values: Mapping[str, np.ndarray]) -> dict[str, np.nda
     """Run a graph."""
     known = {value: values[value.name] for value in graph.inputs}
     for node in graph.nodes:
-        results = apply(node.op, *(known[value] for value in node.inputs))
+        arrays = (known[value] for value in node.inputs)
+        if isinstance(node.op, Repeat):
+            results = _iterate(node.op, *arrays)
+        else:
+            results = apply(node.op, *arrays)
         known.update(zip(node.outputs, results, strict=True))
     return {name: known[value] for name, value in graph.outputs.items()}
+
+
+def _iterate(op: Repeat, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Run a loop."""
+    kept = len(arrays) - op.stacked
+    carries, captured, slices = arrays[: op.carried], arrays[op.carried : kept], arrays[kept:]
+    names = [value.name for value in op.body.inputs]
+    stacks: dict[int, tuple[np.ndarray, ...]] = {}
+    for step in range(op.count)[:: -1 if op.reverse else 1]:
+        operands = (*carries, *captured, *(some[step] for some in slices))
+        made = tuple(evaluate(op.body, dict(zip(names, operands, strict=True))).values())
+        carries, stacks[step] = made[: op.carried], made[op.carried :]
+    rows = (stacks[step] for step in range(op.count))
+    return (*carries, *map(np.stack, zip(*rows, strict=True)))
 
 
 def graph_of(op: Op, types: list[TensorType]) -> Graph:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mithril.errors import GraphError, listing
-from mithril.ir import Builder, Graph, Phase, Sweep, Tensor, Value, active_values
+from mithril.ir import Builder, Graph, Node, Phase, Sweep, Tensor, Tensors, Value, active_values
+from mithril.ir.rewrite import all_nodes, rewrite
 from mithril.ops import cast
+from mithril.ops.recurrent import LstmGradient
 from mithril.plan.names import cotangent_name, gradient_of
 from mithril.transform.checkpoint import checkpoint_visitors
 from mithril.transform.repeat import cotangent_or_zeros, visit, with_residuals
@@ -30,6 +32,8 @@ def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -
     Raises:
         GraphError: an output or a wanted input is not of a float dtype.
     """
+    if any(isinstance(node.op, LstmGradient) for node in all_nodes(graph)):
+        graph = rewrite(graph, _open_loops)
     _check_float({name: graph.outputs[name] for name in outputs}, "output")
     wanted = {name: graph.input(name) for name in inputs}
     _check_float(wanted, "input")
@@ -67,6 +71,11 @@ def cast_gradients(joint: Graph, names: Sequence[str], dtype: DType) -> Graph:
         for name in wanted & results.keys():
             results[name] = builder.assign_name(cast(results[name], dtype), name)
     return builder.build(results)
+
+
+def _open_loops(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
+    """Expand a gradient that consists of loops, as those are differentiated here alone."""
+    return node.op.expand(operands) if isinstance(node.op, LstmGradient) else None
 
 
 def _check_float(values: dict[str, Value], what: str) -> None:

@@ -22,6 +22,7 @@ from mithril_torch.kernels import (
     pool,
     position,
     random,
+    recurrent,
     reduce,
     shape,
     shard,
@@ -31,5 +32,6 @@ from mithril_torch.kernels.table import EXPRESSIONS
 __all__ = [
     "EXPRESSIONS", "attention", "channels", "control", "conv", "dynamic_slicing", "elementwise",
     "grouped", "host", "in_place", "index", "linalg", "loss", "matrix", "moe", "nn",
-    "normalization", "optimizer", "order", "pool", "position", "random", "reduce", "shape", "shard",
+    "normalization", "optimizer", "order", "pool", "position", "random", "recurrent", "reduce",
+    "shape", "shard",
 ]  # fmt: skip

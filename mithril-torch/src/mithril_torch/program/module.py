@@ -21,6 +21,7 @@ from mithril_torch.program.fusing import accumulate_in_place, find_aliases, fuse
 from mithril_torch.program.gather_updates import gather_updates
 from mithril_torch.program.image_layout import lay_out_images
 from mithril_torch.program.in_place import join_relu_gradients, write_in_place
+from mithril_torch.program.kept_states import keep_states
 from mithril_torch.program.module_scope import Line, ModuleScope, TextSegment
 from mithril_torch.program.names import comment, one_a_line, port_comment
 from mithril_torch.program.onednn import use_onednn
@@ -163,7 +164,7 @@ def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()
     found = gather_updates(flatten_batch_dims(fuse(graph)))
     if codegen.compiled:
         return found
-    found = accumulate_in_place(join_relu_gradients(found), free)
+    found = accumulate_in_place(join_relu_gradients(keep_states(found)), free)
     if codegen.arrange is None:
         found = write_in_place(found)
     return use_onednn(found) if codegen.uses_onednn else found

@@ -23,6 +23,7 @@ from mithril.engine.kernels import (
     pool,
     position,
     random,
+    recurrent,
     reduce,
     shape,
     shard,
@@ -41,5 +42,5 @@ __all__ = [
     "KERNELS", "Kernel", "KernelTable", "Run", "attention", "channels", "conv",
     "dynamic_slicing", "elementwise", "grouped", "host", "index", "kernel", "kernels_for", "linalg",
     "loss", "matrix", "moe", "nn", "normalization", "on_namespace", "optimizer", "order", "pool",
-    "position", "random", "reduce", "shape", "shard",
+    "position", "random", "recurrent", "reduce", "shape", "shard",
 ]  # fmt: skip

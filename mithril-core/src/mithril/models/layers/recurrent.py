@@ -1,7 +1,7 @@
-"""Recurrent layers: a state that goes along a sequence, as one loop of the plan.
+"""Recurrent layers: a state that goes along a sequence.
 
-What the inputs give to the gates is computed for the whole sequence at once; the loop adds what the
-state gives to them. Sequences are [batch, sequence, features] outside and [sequence, batch,
+What the inputs give to the gates is computed for the whole sequence at once; a loop of the plan
+adds what the state gives to them, or both are one op (`mithril.ops.recurrent`). Sequences are [batch, sequence, features] outside and [sequence, batch,
 features] in between, so that a step is a slice of the first dimension.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mithril.errors import OptionError, ShapeError
 from mithril.ir import Tensor
@@ -30,14 +29,14 @@ from mithril.ops import (
     stack,
     tanh,
 )
+from mithril.ops.recurrent import lstm
 from mithril.types import promote
 
 DIRECTIONS = ("", ".reverse")
 WEIGHTS = (("layer_*.input.weight",), ("layer_*.hidden.weight",))
 CHECKS = {"hidden_dim": POSITIVE, "num_layers": POSITIVE, "dropout": FRACTION}
 
-Step = Callable[[Any, Tensor, Tensor], Any]
-"""Takes the states, what the input gives to the gates, and what the state does; the next states."""
+Tensors = Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,12 @@ class _Cell:
 
     Args:
         gates: how many there are.
-        step: computes the next states from the gates.
+        go_along: takes the input, weights, states to start from, biases, and whether to begin at
+            the end of the sequence; returns the last states, then h at every position.
     """
 
     gates: int
-    step: Step
+    go_along: Callable[[Tensor, Tensors, Tensors, Tensors, bool], Tensors]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def LSTM(  # noqa: N802
     """
     options = _Options(hidden_dim, num_layers, bidirectional, dropout, bias)
     output, (last_hidden, last_cell) = _run(
-        input, {"hidden": hidden, "cell": cell}, options, _Cell(4, _lstm_step)
+        input, {"hidden": hidden, "cell": cell}, options, _Cell(4, _go_along_lstm)
     )
     return {"output": output, "last_hidden": last_hidden, "last_cell": last_cell}
 
@@ -210,24 +210,38 @@ def GRU(  # noqa: N802
     ('layer_0.reverse.input.weight', 'layer_0.reverse.input.bias')
     """
     options = _Options(hidden_dim, num_layers, bidirectional, dropout, bias)
-    output, (last,) = _run(input, {"hidden": hidden}, options, _Cell(3, _gru_step))
+    output, (last,) = _run(input, {"hidden": hidden}, options, _Cell(3, _go_along_gru))
     return {"output": output, "last_hidden": last}
 
 
-def _lstm_step(states: Sequence[Tensor], given: Tensor, fed_back: Tensor) -> Sequence[Tensor]:
-    gates = given + fed_back
-    _, cell = states
-    write, keep, new, read = (gates[:, gate] for gate in range(4))
-    cell = sigmoid(keep) * cell + sigmoid(write) * tanh(new)
-    return sigmoid(read) * tanh(cell), cell
+def _go_along_lstm(
+    x: Tensor, weights: Tensors, start: Tensors, biases: Tensors, is_reverse: bool
+) -> Tensors:
+    outputs, hidden, cell = lstm(x, weights, start, biases, reverse=is_reverse)
+    return hidden, cell, outputs
 
 
-def _gru_step(states: Sequence[Tensor], given: Tensor, fed_back: Tensor) -> Sequence[Tensor]:
-    (hidden,) = states
+def _go_along_gru(
+    x: Tensor, weights: Tensors, start: Tensors, biases: Tensors, is_reverse: bool
+) -> Tensors:
+    given = einsum("sbx,ghx->sbgh", x, weights[0])
+    if biases:
+        given = given + biases[0]
+
+    def step(hidden: Tensor, here: Tensor) -> tuple[Tensor, Tensor]:
+        fed_back = einsum("bx,ghx->bgh", hidden, weights[1])
+        after = _gru_step(hidden, here, fed_back + biases[1] if biases else fed_back)
+        return after, after
+
+    ends: Tensors = repeat(step, start, stacked=(given,), reverse=is_reverse)
+    return ends
+
+
+def _gru_step(hidden: Tensor, given: Tensor, fed_back: Tensor) -> Tensor:
     reset = sigmoid(given[:, 0] + fed_back[:, 0])
     update = sigmoid(given[:, 1] + fed_back[:, 1])
     new = tanh(given[:, 2] + reset * fed_back[:, 2])
-    return ((1.0 - update) * new + update * hidden,)
+    return (1.0 - update) * new + update * hidden
 
 
 def _run(
@@ -263,23 +277,14 @@ def _go_along(
     x: Tensor, start: Sequence[Tensor], options: _Options, cell: _Cell, *, is_reverse: bool
 ) -> Sequence[Tensor]:
     """Return the states that one layer ends in one direction in, and h at every position."""
-    size = options.hidden_dim
-    given = einsum("sbx,ghx->sbgh", x, _weight("input", cell, options, x.shape[-1]))
-    if options.bias:
-        given = given + _bias("input", cell, options)
-    weight = _weight("hidden", cell, options, size)
-    bias = _bias("hidden", cell, options) if options.bias else None
-    dtype = promote(given.dtype, weight.dtype)
-    given, start = cast(given, dtype), [cast(state, dtype) for state in start]
-
-    def step(*tensors: Tensor) -> tuple[Tensor, ...]:
-        *states, here = tensors
-        fed_back = einsum("bx,ghx->bgh", states[0], weight)
-        after = cell.step(states, here, fed_back if bias is None else fed_back + bias)
-        return (*after, after[0])
-
-    ends: Sequence[Tensor] = repeat(step, start, stacked=(given,), reverse=is_reverse)
-    return ends
+    weights, biases = [], []
+    for part, features in (("input", x.shape[-1]), ("hidden", options.hidden_dim)):
+        weights.append(_weight(part, cell, options, features))
+        biases += [_bias(part, cell, options)] if options.bias else []
+    dtype = promote(promote(x.dtype, weights[0].dtype), weights[1].dtype)
+    same = ([cast(tensor, dtype) for tensor in some] for some in ([x], weights, start, biases))
+    (x,), weights, start, biases = same
+    return cell.go_along(x, weights, start, biases, is_reverse)
 
 
 def _weight(part: str, cell: _Cell, options: _Options, features: int) -> Tensor:

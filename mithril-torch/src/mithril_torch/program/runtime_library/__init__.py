@@ -39,6 +39,7 @@ from mithril_torch.program.runtime_library.position import *
 from mithril_torch.program.runtime_library.precision import *
 from mithril_torch.program.runtime_library.product import *
 from mithril_torch.program.runtime_library.random import *
+from mithril_torch.program.runtime_library.recurrent import *
 from mithril_torch.program.runtime_library.windows import *
 
 aten = torch.ops.aten

@@ -39,8 +39,10 @@ def cross_entropy_gradient(
     known = ids.clamp(0, logits.shape[-1] - 1)
     given = g.to(scores.dtype).unsqueeze(-1).neg().masked_fill_(ids != known, math.nan)
     slope = torch.zeros_like(scores).scatter_(-1, known, given)
-    found: torch.Tensor = aten._log_softmax_backward_data(slope, scores, -1, scores.dtype)
-    return found.to(logits.dtype)
+    # A CPU adds up a row before it writes it, so that the result may lie in the place of the slope.
+    out = torch.empty_like(slope) if slope.is_cuda else slope
+    aten._log_softmax_backward_data.out(slope, scores, -1, scores.dtype, out=out)
+    return out.to(logits.dtype)
 
 
 __all__ = ["cross_entropy", "cross_entropy_gradient"]
