@@ -1,8 +1,9 @@
 """Recurrent layers: a state that goes along a sequence.
 
 What the inputs give to the gates is computed for the whole sequence at once; a loop of the plan
-adds what the state gives to them, or both are one op (`mithril.ops.recurrent`). Sequences are [batch, sequence, features] outside and [sequence, batch,
-features] in between, so that a step is a slice of the first dimension.
+adds what the state gives to them, or both are one op (`mithril.ops.recurrent`). Sequences are
+[batch, sequence, features] outside and [sequence, batch, features] in between, so that a step is a
+slice of the first dimension.
 """
 
 from __future__ import annotations
