@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import mlx.core as mx
 from mithril.spi import KernelRun, TensorType, Types
@@ -21,13 +22,15 @@ from mithril_mlx.kernels.table import kernel
 from mithril_mlx.tensors import mlx_dtype
 
 HEADS_FIRST = (0, 2, 1, 3)
+LONG, ROWS = 2**21, 64
+"""With more scores, so many positions are computed together: all are never held at once."""
 
 
 @kernel(Attention)
 @zero_without_elements
 def attention(op: Attention, types: Types) -> KernelRun:
     """The fused kernel on the GPU where every row sees something; else products and sums."""
-    explicit = in_float32(_attention)(op, types)
+    explicit = in_float32(_attend)(op, types)
     if not on_gpu() or len(types) > 3:
         return explicit
     how, scale = "causal" if op.causal else None, op.scale
@@ -37,6 +40,24 @@ def attention(op: Attention, types: Types) -> KernelRun:
         q, k, v = (x.transpose(HEADS_FIRST) for x in (q, k, v))
         out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=how)
         return out.transpose(HEADS_FIRST), total
+
+    return run
+
+
+def _attend(op: Attention, types: Types) -> KernelRun:
+    """All positions at once, or those of a long sequence block by block."""
+    blocks = _cut(op.causal, types, 3)
+    if len(blocks) == 1:
+        return _attention(op, types)
+    kernels = [_attention(op, block.types) for block in blocks]
+
+    def run(q: mx.array, k: mx.array, v: mx.array, *masks: mx.array) -> tuple[mx.array, mx.array]:
+        made: list[tuple[mx.array, mx.array]] = []
+        for block, compute in zip(blocks, kernels, strict=True):
+            (rows,) = _after(list(made[-1]) if made else [], block.rows(q))
+            made.append(compute(rows, block.keys(k), block.keys(v), *map(block.both, masks)))
+        out, total = (list(some) for some in zip(*made, strict=True))
+        return mx.concatenate(out, 1), mx.concatenate(total, 2)
 
     return run
 
@@ -66,6 +87,34 @@ def _attention(op: Attention, types: Types) -> KernelRun:
 @zero_without_elements
 @in_float32
 def attention_gradient(op: AttentionGradient, types: Types) -> KernelRun:
+    """All positions at once, or those of a long sequence block by block."""
+    blocks = _cut(op.causal, types, 6)
+    if len(blocks) == 1:
+        return _gradient(op, types)
+    kernels = [_gradient(op, block.types) for block in blocks]
+
+    def run(
+        q: mx.array, k: mx.array, v: mx.array, out: mx.array, total: mx.array, g: mx.array,
+        *masks: mx.array,
+    ) -> tuple[mx.array, mx.array, mx.array]:  # fmt: skip
+        slopes: list[mx.array] = []
+        dk, dv = mx.zeros_like(k), mx.zeros_like(v)
+        for block, compute in zip(blocks, kernels, strict=True):
+            before = [slopes[-1], dk, dv] if slopes else []
+            rows, slope = _after(before, block.rows(q), block.rows(g))
+            statistic = total[:, :, block.start : block.end]
+            dq, more_k, more_v = compute(
+                rows, block.keys(k), block.keys(v), block.rows(out), statistic, slope,
+                *map(block.both, masks),
+            )  # fmt: skip
+            slopes.append(dq)
+            dk, dv = (x.at[:, : block.seen].add(y) for x, y in ((dk, more_k), (dv, more_v)))
+        return mx.concatenate(slopes, 1), dk, dv
+
+    return run
+
+
+def _gradient(op: AttentionGradient, types: Types) -> KernelRun:
     """Probabilities are recomputed from log_sum_exp; five batched products."""
     (_, s, h, _), (b, _, groups, _), scale = types[0].shape, types[1].shape, op.scale
     rows, back = _to_rows(types), _from_rows(types)
@@ -84,6 +133,71 @@ def attention_gradient(op: AttentionGradient, types: Types) -> KernelRun:
         return back((slope @ k) * scale), dk.transpose(HEADS_FIRST), dv.transpose(HEADS_FIRST)
 
     return run
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Positions that attention computes together, and what they see.
+
+    Args:
+        start: the first one.
+        end: the one behind the last.
+        seen: so many keys.
+        types: of the operands of the attention of these positions alone.
+    """
+
+    start: int
+    end: int
+    seen: int
+    types: Types
+
+    def rows(self, x: mx.array) -> mx.array:
+        """Return what is [batch, sequence, …] at these positions."""
+        return x[:, self.start : self.end]
+
+    def keys(self, x: mx.array) -> mx.array:
+        """Return what is [batch, keys, …] as far as it is seen."""
+        return x[:, : self.seen]
+
+    def both(self, mask: mx.array) -> mx.array:
+        """Return the part of a mask, of which one row or one column may stand for all."""
+        rows = slice(None) if mask.shape[2] == 1 else slice(self.start, self.end)
+        return mask[:, :, rows, : self.seen]
+
+
+def _cut(causal: bool, types: Types, first: int) -> list[_Block]:
+    """Return the blocks of a sequence: one, if it is short.
+
+    Args:
+        causal: whether the last position sees all keys, and each one before it one less.
+        types: of the operands.
+        first: number of the mask among them.
+    """
+    (b, s, h, _), t = types[0].shape, types[1].shape[1]
+    is_long = b * h * s * t > LONG and not (causal and s > t)
+    count = ROWS if is_long else max(s, 1)
+    blocks = []
+    for start in range(0, max(s, 1), count):
+        end = min(start + count, s)
+        seen = end + t - s if causal else t
+        q, k = (
+            type.with_shape((type.shape[0], size, *type.shape[2:]))
+            for type, size in zip(types, (end - start, seen), strict=False)
+        )
+        masks = [_of_mask(mask, end - start, seen) for mask in types[first:]]
+        blocks.append(_Block(start, end, seen, [q, k, *types[2:first], *masks]))
+    return blocks
+
+
+def _of_mask(mask: TensorType, rows: int, keys: int) -> TensorType:
+    b, h, s, t = mask.shape
+    return mask.with_shape((b, h, 1 if s == 1 else rows, 1 if t == 1 else keys))
+
+
+def _after(others: list[mx.array], *arrays: mx.array) -> list[mx.array]:
+    """Return arrays that are not there before others: a block waits until memory is free."""
+    given = list(arrays)
+    return mx.depends(given, others) if others else given
 
 
 def _to_rows(types: Types) -> Change:
