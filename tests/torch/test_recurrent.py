@@ -117,6 +117,19 @@ def test_a_step_learns_as_on_numpy() -> None:
     assert losses[0][-1] < losses[0][0]
 
 
+@pytest.mark.slow
+def test_torchs_compiler_compiles_it() -> None:
+    found = []
+    for backend in (ml.NumpyBackend(), ml.TorchBackend(jit=True)):
+        compiled = ml.compile(ml.LSTM(3, name="lstm"), backend, shapes={"input": (2, 2, 3)})
+        ones = {"output": backend.ones(2, 2, 3)}
+        inputs = {"input": backend.ones(2, 2, 3)}
+        _, gradients = compiled.evaluate(compiled.randomize_params(0), inputs, ones)
+        found.append({name: x.numpy() for name, x in gradients.items()})
+    for name, expected in found[0].items():
+        np.testing.assert_allclose(found[1][name], expected, *TOLERANCE["float32"], err_msg=name)
+
+
 def test_what_is_cut_inside_the_state_is_expanded() -> None:
     """A split of the hidden features leaves loops; gradients are those of one device."""
     values, found = RNG.standard_normal((2, 3, 4)).astype(np.float32), []
