@@ -118,6 +118,7 @@ def test_a_step_learns_as_on_numpy() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.*:DeprecationWarning")
 def test_torchs_compiler_compiles_it() -> None:
     found = []
     for backend in (ml.NumpyBackend(), ml.TorchBackend(jit=True)):
