@@ -252,6 +252,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (infers(ops.GroupNorm(2, 1e-5), f(2, 6), f(6), f(2)), ShapeError, "group_norm of float32[2, 6] has gain and bias float32[6] and float32[2]; give one value per channel for each, in the dtype of x"),
     (infers(ops.GroupNorm(2, 1e-5), f(2, 6, 0)), ShapeError, "cannot take the group_norm of float32[2, 6, 0]; there are no elements in a group"),
     (infers(ops.Lstm(False), f(3, 2, 5), f(4, 6, 5), f(4, 6, 5), f(2, 6), f(2, 6)), ShapeError, "lstm of float32[3, 2, 5] is given float32[4, 6, 5], float32[4, 6, 5], float32[2, 6], float32[2, 6]; give weights [4, hidden, features] and [4, hidden, hidden], states [batch, hidden] and biases [4, hidden], in the dtype of x [sequence, batch, features]"),
+    (infers(ops.Lstm(False), f(0, 2, 5), f(4, 6, 5), f(4, 6, 6), f(2, 6), f(2, 6)), ShapeError, "lstm of float32[0, 2, 5] has no position to read; give at least one"),
     (calls(ops.rope, f(2, 4, 6)), ShapeError, "rope gets float32[2, 4, 6]; it needs [batch, sequence, heads, head_dim] of a float dtype, with an even head_dim"),
     (calls(ops.rope, f(2, 4, 2, 3)), ShapeError, "rope gets float32[2, 4, 2, 3]; it needs [batch, sequence, heads, head_dim] of a float dtype, with an even head_dim"),
     (calls(lambda x: ops.rope(x, base=0), f(2, 4, 2, 6)), ShapeError, "rope has base 0.0; choose a positive one, such as 10000.0"),

@@ -80,6 +80,8 @@ class Lstm(_AlongSequence):
                 f"[4, hidden, hidden], states [batch, hidden] and biases [4, hidden], in the dtype "
                 f"of x [sequence, batch, features]"
             )
+        if not x.shape[0]:
+            raise ShapeError(f"lstm of {x} has no position to read; give at least one")
         state = x.with_shape((batch, size))
         return [x.with_shape((x.shape[0], batch, size)), state, state]
 

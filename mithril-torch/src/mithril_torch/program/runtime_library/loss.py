@@ -40,7 +40,7 @@ def cross_entropy_gradient(
     given = g.to(scores.dtype).unsqueeze(-1).neg().masked_fill_(ids != known, math.nan)
     slope = torch.zeros_like(scores).scatter_(-1, known, given)
     # A CPU adds up a row before it writes it, so that the result may lie in the place of the slope.
-    out = torch.empty_like(slope) if slope.is_cuda else slope
+    out = slope if slope.device.type == "cpu" else torch.empty_like(slope)
     aten._log_softmax_backward_data.out(slope, scores, -1, scores.dtype, out=out)
     return out.to(logits.dtype)
 
