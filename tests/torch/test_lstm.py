@@ -43,10 +43,10 @@ def test_both_ways_to_the_gradient_are_numpys(
     own, g = ([torch.tensor(x).to(dtype) for x in some] for some in (given, cotangents))
     tolerance = TOLERANCE[str(dtype).removeprefix("torch.")]
     with torch.inference_mode():
-        found = library.lstm(*own[:5], reverse, *own[5:])
-        *kept, more = library.lstm_keeping(*own[:5], reverse, *own[5:])
-        again = library.lstm_gradient(*own[:5], found[0], *g, reverse, *own[5:])
-        once = library.lstm_gradient_of_kept(*own[:5], *kept, more, *g, reverse, *own[5:])
+        found = library.lstm(reverse, *own)
+        *kept, more = library.lstm_keeping(reverse, *own)
+        again = library.lstm_gradient(reverse, *own[:5], found[0], *g, *own[5:])
+        once = library.lstm_gradient_of_kept(reverse, *own[:5], *kept, more, *g, *own[5:])
     assert (more is not None) == (dtype is torch.float32)
     for some, expected in ((found, made), (kept, made), (again, wanted), (once, wanted)):
         for x, y in zip(some, expected, strict=True):
@@ -59,11 +59,11 @@ def test_nothing_to_read(shape: tuple[int, ...]) -> None:
     _, batch, features = shape
     given = [torch.zeros(*shape), torch.zeros(4, 6, features), torch.ones(4, 6, 6)]
     given += [torch.ones(batch, 6), torch.ones(batch, 6)]
-    made = library.lstm(*given, False)
+    made = library.lstm(False, *given)
     expected = apply_with_numpy(ops.Lstm(False), *(x.numpy() for x in given))
     for x, y in zip(made, expected, strict=True):
         np.testing.assert_allclose(x.numpy(), y, *TOLERANCE["float32"])
-    found = library.lstm_gradient(*given, made[0], *map(torch.ones_like, made), False)
+    found = library.lstm_gradient(False, *given, made[0], *map(torch.ones_like, made))
     assert [x.shape for x in found] == [x.shape for x in given]
 
 

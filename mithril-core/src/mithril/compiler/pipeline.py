@@ -230,8 +230,8 @@ def mix_precision(graph: Graph, request: Request, target: Target, options: PlanO
     if not options.precision.is_given:
         return graph, request
     # A policy is about products; what is between those of a recurrent layer stays as wide as it is.
-    whole = frozenset(node for node in all_nodes(graph) if isinstance(node.op, Lstm))
-    graph = expand_nodes(graph, whole, target.kernel_names) if whole else graph
+    layers = frozenset(node for node in all_nodes(graph) if isinstance(node.op, Lstm))
+    graph = expand_nodes(graph, layers, target.kernel_names) if layers else graph
     return mix(graph, options.precision, request.parameters), request
 
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mithril.errors import GraphError, listing
-from mithril.ir import Builder, Graph, Node, Phase, Sweep, Tensor, Tensors, Value, active_values
+from mithril.ir import Builder, Graph, Node, Op, Phase, Sweep, Tensor, Tensors, Value, active_values
 from mithril.ir.rewrite import all_nodes, rewrite
 from mithril.ops import cast
-from mithril.ops.recurrent import LstmGradient
 from mithril.plan.names import cotangent_name, gradient_of
 from mithril.transform.checkpoint import checkpoint_visitors
 from mithril.transform.repeat import cotangent_or_zeros, visit, with_residuals
@@ -32,7 +31,7 @@ def differentiate(graph: Graph, outputs: Sequence[str], inputs: Sequence[str]) -
     Raises:
         GraphError: an output or a wanted input is not of a float dtype.
     """
-    if any(isinstance(node.op, LstmGradient) for node in all_nodes(graph)):
+    if any(map(_is_of_loops, all_nodes(graph))):
         graph = rewrite(graph, _open_loops)
     _check_float({name: graph.outputs[name] for name in outputs}, "output")
     wanted = {name: graph.input(name) for name in inputs}
@@ -73,9 +72,14 @@ def cast_gradients(joint: Graph, names: Sequence[str], dtype: DType) -> Graph:
     return builder.build(results)
 
 
+def _is_of_loops(node: Node) -> bool:
+    """Whether an op has an expansion and no gradient: loops, which are differentiated here."""
+    op = type(node.op)
+    return op.gradient is Op.gradient and op.expand is not Op.expand
+
+
 def _open_loops(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
-    """Expand a gradient that consists of loops, as those are differentiated here alone."""
-    return node.op.expand(operands) if isinstance(node.op, LstmGradient) else None
+    return node.op.expand(operands) if _is_of_loops(node) else None
 
 
 def _check_float(values: dict[str, Value], what: str) -> None:

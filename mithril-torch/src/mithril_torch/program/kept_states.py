@@ -49,30 +49,18 @@ class LstmGradientOfKept(Op):
 def keep_states(graph: Graph) -> Graph:
     """Return a graph in which layers of long short-term memory are not run again for gradients."""
     makers = graph.producers()
-    kept: dict[Node, Node] = {}
-    found: dict[Node, Node] = {}
+    changed: dict[Node, Node] = {}
     for node in graph.nodes:
-        maker = makers.get(node.inputs[5]) if isinstance(node.op, LstmGradient) else None
-        if maker is None or not isinstance(maker.op, Lstm) or not _is_of(node, maker):
+        if not isinstance(node.op, LstmGradient):
             continue
-        if maker not in kept:
-            outputs = (*maker.outputs, Value(OPAQUE))
-            kept[maker] = replace(maker, op=LstmKeeping(maker.op), outputs=outputs)
-        inputs = (*node.inputs[:5], *kept[maker].outputs, *node.inputs[6:])
-        assert isinstance(node.op, LstmGradient), "looked at above"
-        found[node] = replace(node, op=LstmGradientOfKept(node.op), inputs=inputs)
-    nodes = (found.get(node) or kept.get(node) or node for node in graph.nodes)
-    return Graph(
-        graph.inputs, tuple(map_bodies(node, keep_states) for node in nodes), graph.outputs
-    )
-
-
-def _is_of(gradient: Node, layer: Node) -> bool:
-    """Whether a gradient is that of a layer in the same direction, of the same operands."""
-    operands = (*gradient.inputs[:5], *gradient.inputs[9:])
-    return (
-        isinstance(gradient.op, LstmGradient)
-        and isinstance(layer.op, Lstm)
-        and gradient.op.reverse == layer.op.reverse
-        and operands == layer.inputs
-    )
+        layer = makers.get(node.inputs[5])
+        operands = (*node.inputs[:5], *node.inputs[9:])
+        if layer is None or layer.op != Lstm(node.op.reverse) or layer.inputs != operands:
+            continue
+        if layer not in changed:
+            results = (*layer.outputs, Value(OPAQUE))
+            changed[layer] = replace(layer, op=LstmKeeping(layer.op), outputs=results)
+        inputs = (*node.inputs[:5], *changed[layer].outputs, *node.inputs[6:])
+        changed[node] = replace(node, op=LstmGradientOfKept(node.op), inputs=inputs)
+    nodes = (map_bodies(changed.get(node, node), keep_states) for node in graph.nodes)
+    return Graph(graph.inputs, tuple(nodes), graph.outputs)
