@@ -17,26 +17,27 @@ from mithril_torch.program.kept_states import LstmGradientOfKept, LstmKeeping, k
 
 from tests.tolerances import TOLERANCE
 
-RNG = np.random.default_rng(0)
 SIZES = {"steps": 5, "batch": 3, "features": 4, "hidden": 6}
 
 
-def draw(*, biases: bool = True) -> list[np.ndarray]:
+def draw(*, biases: bool = True, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
     steps, batch, features, size = SIZES.values()
     shapes = [(steps, batch, features), (4, size, features), (4, size, size), *[(batch, size)] * 2]
     shapes += [(4, size)] * 2 * biases
-    return [RNG.standard_normal(shape) * 0.5 for shape in shapes]
+    return [rng.standard_normal(shape) * 0.5 for shape in shapes]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("biases", [True, False])
 @pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("seed", range(5))
 def test_both_ways_to_the_gradient_are_numpys(
-    dtype: torch.dtype, biases: bool, reverse: bool
+    dtype: torch.dtype, biases: bool, reverse: bool, seed: int
 ) -> None:
-    given = draw(biases=biases)
+    given, rng = draw(biases=biases, seed=seed), np.random.default_rng(seed)
     made = apply_with_numpy(ops.Lstm(reverse), *given)
-    cotangents = [RNG.standard_normal(x.shape) for x in made]
+    cotangents = [rng.standard_normal(x.shape) for x in made]
     wanted = apply_with_numpy(
         ops.LstmGradient(reverse), *given[:5], made[0], *cotangents, *given[5:]
     )
@@ -133,7 +134,7 @@ def test_torchs_compiler_compiles_it() -> None:
 
 def test_what_is_cut_inside_the_state_is_expanded() -> None:
     """A split of the hidden features leaves loops; gradients are those of one device."""
-    values, found = RNG.standard_normal((2, 3, 4)).astype(np.float32), []
+    values, found = draw()[0][:2].astype(np.float32), []
     for mesh in (ml.Mesh(), ml.Mesh(tensor=2)):
         backend = ml.TorchBackend(mesh, executor="lockstep")
         options = {"weight_shard_spec": [(None, 0, None)] * 2} if mesh.size > 1 else {}

@@ -79,7 +79,14 @@ def lstm_gradient_of_kept(reverse: bool, *operands: Any) -> LstmTensors:
 
 
 def _differentiate_lstm(reverse: bool, *operands: torch.Tensor) -> LstmTensors:
-    """Return the gradients by products over the whole sequence, and a loop over its positions."""
+    """Return the gradients by products over the whole sequence, and a loop over its positions.
+
+    Those of 16-bit floats are computed in float32: they are sums over all positions and samples.
+    """
+    dtype = operands[0].dtype
+    if dtype.itemsize == 2:
+        wide = _differentiate_lstm(reverse, *(operand.float() for operand in operands))
+        return tuple(gradient.to(dtype) for gradient in wide)
     x, input_weight, weight, hidden, cell, y, dy, dhidden, dcell, *biases = operands
     if reverse:
         x, y, dy = x.flip(0), y.flip(0), dy.flip(0)
