@@ -34,8 +34,12 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_packages_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """See what `sitecustomize` lets a process see that it starts in."""
+def no_packages_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """See what `sitecustomize` lets a process see that it starts in.
+
+    The path differs from that of other tests, which must not find the entry points read here.
+    """
+    monkeypatch.syspath_prepend(tmp_path)
     hiding = run_path(str(ALONE / "sitecustomize.py"))
     monkeypatch.setattr(importlib.metadata, "entry_points", hiding["_every"])
     monkeypatch.setattr("mithril.plugins.discover.entry_points", hiding["entry_points"])
