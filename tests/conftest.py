@@ -66,9 +66,10 @@ def _let_xla_hurry() -> None:
         os.environ[name] = str(CACHE / os.environ.get("PYTEST_XDIST_WORKER", "alone"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-    # JAX_DISABLE_MOST_OPTIMIZATIONS would save more, but at level 0 XLA rounds what it computes twice
-    # differently each time: no element may equal the maximum then, and its gradient is infinite.
-    os.environ.setdefault("XLA_FLAGS", "--xla_llvm_disable_expensive_passes=true")
+    # XLA's older way to make kernels takes half the time. JAX_DISABLE_MOST_OPTIMIZATIONS would save
+    # more, but at level 0 what XLA computes twice it rounds differently nearly each time: no element
+    # may equal the maximum then, and its gradient is infinite.
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

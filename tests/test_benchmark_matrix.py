@@ -43,6 +43,7 @@ def test_a_row_travels_as_text():
         assert Row.load(one.dump()) == one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["forward", "step"])
 @pytest.mark.parametrize("model", cases.AS_NUMPY)
 def test_both_sides_on_numpy_agree(model: str, kind: str):
@@ -51,6 +52,7 @@ def test_both_sides_on_numpy_agree(model: str, kind: str):
     assert all(side.peak and side.peak() > 0 and side.first > 0 for side in sides.values())
 
 
+@pytest.mark.slow
 def test_what_is_measured_of_a_row():
     times = row.run(tiny("mlp", "numpy"), seconds=0)
     assert {name: len(samples) for name, samples in times.items()} == {
@@ -109,6 +111,7 @@ def test_the_table_has_the_worst_first_and_its_code_says_whether_limits_are_met(
     assert "FAILED  numpy mlp one step: : no" in said
 
 
+@pytest.mark.slow
 def test_a_row_that_crashes_says_why():
     found = matrix.run_row(replace(tiny("mlp", "numpy"), sizes={"batch": 1}), 0.01)
     assert isinstance(found, matrix.Failure)
@@ -128,6 +131,7 @@ def test_the_first_error_is_the_reason():
     assert matrix.read_reason("", 9) == "it said nothing (exit code 9)"
 
 
+@pytest.mark.slow
 def test_a_row_runs_in_a_process_of_its_own():
     found = matrix.run_row(tiny("mlp", "numpy", kind="forward"), 0.01)
     assert isinstance(found, matrix.Found), found

@@ -65,6 +65,7 @@ def test_order_changes_from_round_to_round():
     assert rounds == {"ab", "ba"}
 
 
+@pytest.mark.slow
 def test_collector_rests_while_functions_run_and_works_again_after():
     states: list[bool] = []
     interleave({"a": lambda: states.append(gc.isenabled())}, rounds=2, warm_up=1)
@@ -161,6 +162,7 @@ def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):
         numpy_gpt.contestants(sizes, vocabulary=7)
 
 
+@pytest.mark.slow
 def test_steps_inside_and_outside_a_profile_are_timed():
     sizes = Sizes(layers=1, width=8, heads=2, hidden=12, context=5, batch=4)
     mithril = profiling.side("numpy", 2, sizes, vocabulary=7)
@@ -196,6 +198,7 @@ def test_predictions_that_are_too_far_off_are_not_met(capsys):
     assert "median error 0.0 %, limit 20 %; worst factor 2.50" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_every_strategy_of_the_gpt_is_another_plan():
     plans = set()
     for name, make in prediction_time.WAYS.items():
@@ -206,6 +209,7 @@ def test_every_strategy_of_the_gpt_is_another_plan():
     assert len(plans) == 12
 
 
+@pytest.mark.slow
 def test_the_search_finds_what_the_integer_program_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.syntax import forget_nodes, list_nodes_of
+
+__all__ = ["forget_nodes"]
+
 TESTS = Path(__file__).parent
 SOURCES = sorted(TESTS.parent.glob("mithril-*/src/mithril*"))
 
@@ -34,7 +38,7 @@ def sites() -> Iterator[tuple[str, str]]:
     """Yield where an error is raised, and the pieces of its text joined by stand-ins."""
     for folder in SOURCES:
         for path in sorted(folder.rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in list_nodes_of(path):
                 match node:
                     case ast.Raise(exc=ast.Call(func=ast.Name(id=name), args=[text, *_])):
                         if name.endswith("Error") and stretches(literals(text)):
@@ -48,9 +52,9 @@ def texts_of_tests() -> str:
     found = []
     for path in sorted(TESTS.rglob("*.py")):
         if path != Path(__file__):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            documents = {n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-            for node in ast.walk(tree):
+            nodes = list_nodes_of(path)
+            documents = {node.value for node in nodes if isinstance(node, ast.Expr)}
+            for node in nodes:
                 if isinstance(node, ast.JoinedStr | ast.Constant) and node not in documents:
                     text = literals(node)
                     found += [text, re.sub(r"\\(.)", r"\1", text)]

@@ -19,6 +19,9 @@ from mithril.ops.collective import collectives
 from mithril.plugins.published import PUBLISHED, Package
 
 from tests.plugin_packages import python
+from tests.syntax import forget_nodes, list_nodes, list_nodes_of
+
+__all__ = ["forget_nodes"]
 
 ROOT = Path(__file__).parent.parent
 PROJECTS = sorted(ROOT.glob("mithril-*/pyproject.toml"))
@@ -35,7 +38,7 @@ def test_there_are_modules_to_check() -> None:
 
 
 def test_a_module_opens_with_what_it_promises() -> None:
-    texts = {path: ast.get_docstring(ast.parse(path.read_text("utf-8"))) for path in MODULES}
+    texts = {path: ast.get_docstring(list_nodes_of(path)[0]) for path in MODULES}
     assert not [str(path) for path, text in texts.items() if len(text or "") <= 20]
 
 
@@ -72,7 +75,7 @@ def test_what_engines_have_is_declared() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in list_nodes_of(path)
         if looks_up_by_name(node)
     ]
     assert found == []
@@ -83,7 +86,7 @@ def raised_classes() -> list[tuple[str, ast.ClassDef]]:
     return [
         (path.stem, node)
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in list_nodes_of(path)
         if isinstance(node, ast.ClassDef) and node.name.endswith("Error")
     ]
 
@@ -196,16 +199,17 @@ def defined_names(root: Path) -> list[tuple[str, str]]:
     for path in sorted(root.rglob("*.py")):
         where = str(path.relative_to(root))
         found.append((where, path.stem))
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        module, *_ = nodes = list_nodes_of(path)
+        assert isinstance(module, ast.Module)
         found += [
             (where, n.id)
-            for s in tree.body
+            for s in module.body
             if isinstance(s, ast.Assign)
             for n in s.targets
             if isinstance(n, ast.Name)
         ]
         kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        found += [(where, node.name) for node in ast.walk(tree) if isinstance(node, kinds)]
+        found += [(where, node.name) for node in nodes if isinstance(node, kinds)]
     return found
 
 
@@ -242,7 +246,7 @@ def named_by_participles(text: str) -> set[str]:
     """Return the functions of a module whose name begins with a past participle; no properties."""
     functions = [
         node
-        for node in ast.walk(ast.parse(text))
+        for node in list_nodes(text)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and not any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
     ]
@@ -298,10 +302,10 @@ NESTED = {"Repeat": "repeat", "Checkpoint": "checkpoint"}
 
 def asks_for_loops(text: str) -> list[int]:
     """Return the lines of a module that ask whether an op is a loop or a checkpoint."""
-    tree = ast.parse(text)
+    nodes = list_nodes(text)
     aliases = {
         alias.asname
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mithril.ir")
         for alias in node.names
         if alias.name in NESTED and alias.asname
@@ -331,7 +335,7 @@ def asks_for_loops(text: str) -> list[int]:
                 return is_class(*keys)
         return False
 
-    return [node.lineno for node in ast.walk(tree) if asks(node) and hasattr(node, "lineno")]
+    return [node.lineno for node in nodes if asks(node) and hasattr(node, "lineno")]
 
 
 @pytest.mark.parametrize(
@@ -378,9 +382,9 @@ NAMES_OF_COLLECTIVES = {
 
 def string_constants(path: Path) -> list[str]:
     """Return the string constants of a module that are not docstrings or the like."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    nodes = list_nodes_of(path)
+    said = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    found = [node for node in nodes if isinstance(node, ast.Constant)]
     return [node.value for node in found if isinstance(node.value, str) and id(node) not in said]
 
 

@@ -200,6 +200,7 @@ class TestEachKind:
 
 @pytest.mark.usefixtures("others", "kinds")
 class TestFaults:
+    @pytest.mark.slow
     def test_two_claim_a_namespace(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rows = {(e.name, e.package): e.status for e in list_plugins()}
         assert rows == {

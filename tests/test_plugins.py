@@ -78,6 +78,7 @@ def test_a_hook_specification_does_nothing() -> None:
 
 @pytest.mark.usefixtures("packages")
 class TestInstalledPackages:
+    @pytest.mark.slow
     def test_each_has_its_status(self) -> None:
         found = {(entry.name, entry.package): entry.status for entry in discover()}
         assert found == {
@@ -171,6 +172,7 @@ print(*sorted(name for name in sys.modules if name.startswith("acme_")))
 
 
 class TestDuplicates:
+    @pytest.mark.slow
     def test_between_strangers_none_is_chosen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(installed("good"))
         monkeypatch.syspath_prepend(installed("rival"))

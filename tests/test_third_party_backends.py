@@ -29,6 +29,7 @@ def test_the_demo_on_four_devices_equals_one(name: str, packages: Path) -> None:
         assert float(mesh) == pytest.approx(float(one), rel=1e-4)
 
 
+@pytest.mark.slow
 @quick(lambda name: name == "eager")
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_of_the_demo_are_those_of_numpy(name: str, packages: Path) -> None:
@@ -44,6 +45,7 @@ def test_steps_of_the_demo_are_those_of_numpy(name: str, packages: Path) -> None
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 @quick(lambda name, level: level == "smoke" and name != "dask")
 @pytest.mark.parametrize(
     ("name", "level"),
@@ -131,6 +133,7 @@ print(backend.mesh.size, params["up.weight"].sharding.spec, kinds)
 """
 
 
+@pytest.mark.slow
 def test_the_guides_of_data_and_tensor_parallelism_run(packages: Path) -> None:
     """Gradients on a mesh of 2 x 2 are those of NumPy by hand, for three steps."""
     assert python(GUIDES, packages) == "4 P('model', None) ['all_reduce']\n"
@@ -171,6 +174,7 @@ for make in (
 """
 
 
+@pytest.mark.slow
 def test_a_dtype_that_the_library_lacks_is_refused_by_its_place(packages: Path) -> None:
     """The guides compute in bfloat16, which the standard does not have."""
     option, parameters, given, planned, layer = python(REFUSED, packages).splitlines()

@@ -27,6 +27,7 @@ def expect_equal(found: object, wanted: object, what: str) -> None:
     np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64), what)
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(600))
 @given(cases(), SEEDS)
 def test_every_algorithm_equals_the_collective_itself(case: Case, seed: int) -> None:
@@ -126,6 +127,7 @@ def test_every_backend_carries_algorithms_out(backend: str, data: st.DataObject,
     compare_on(backend, drawn, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_halving"])
 def test_backends_carry_an_all_reduce_out(backend: str, algorithm: str) -> None:
@@ -133,6 +135,7 @@ def test_backends_carry_an_all_reduce_out(backend: str, algorithm: str) -> None:
     compare_on(backend, Case(Mesh(a=3), op, (TensorType((4, 2), DType.float32),), algorithm), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reduction", ["sum", "max"])
 def test_several_operands_are_scattered_together(backend: str, reduction: str) -> None:

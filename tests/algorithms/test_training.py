@@ -46,6 +46,7 @@ def train(backend: ml.Backend, algorithm: str | None) -> tuple[np.ndarray, ml.Tr
     return np.concatenate([np.ravel(x.numpy()) for x in state.params.values()]), step
 
 
+@pytest.mark.slow
 @quick(lambda backend, mesh: backend == "numpy" and "pipe" in mesh)
 @pytest.mark.parametrize("backend", ["numpy", *BACKENDS])
 @pytest.mark.parametrize("mesh", [{"data": 4}, {"pipe": 2, "data": 2}], ids=str)

@@ -105,6 +105,7 @@ def _to_numpy(x: Any) -> np.ndarray:
     return x if isinstance(x, np.ndarray) else x.numpy()
 
 
+@pytest.mark.slow
 def test_xla_takes_what_the_plan_says() -> None:
     jax = pytest.importorskip("jax")
 
@@ -131,6 +132,7 @@ def test_xla_takes_what_the_plan_says() -> None:
     assert (same_block, same_text) == (block, text), "XLA lays out what it compiles in any case"
 
 
+@pytest.mark.slow
 def test_numpy_holds_less_besides_its_arena() -> None:
     def measure(planning: str) -> int:
         backend = ml.NumpyBackend()

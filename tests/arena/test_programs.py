@@ -27,6 +27,7 @@ def engine_of(name: str) -> Engine:
     return ml.open_backend(name).engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINES)
 @settings(max_examples=scaled(120), deadline=None)
 @given(graph=graphs())

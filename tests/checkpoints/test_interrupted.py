@@ -109,6 +109,7 @@ ml.save(path, tree_of(2))
 """
 
 
+@pytest.mark.slow
 @quick(lambda name, number: (name, number) == ("replace", 1))
 @pytest.mark.parametrize(
     ("name", "number", "value"), [("replace", 1, 1), ("replace", 2, 1), ("fsync", 5, 2)]

@@ -52,6 +52,7 @@ except ml.CheckpointError as error:
 """
 
 
+@pytest.mark.slow
 @quick(lambda backend: backend == "mlx")
 @pytest.mark.parametrize("backend", JOBS)
 def test_each_process_writes_and_reads_its_own_parts(backend: str, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def bytes_of_parts(x: ml.Array) -> int:
     return sum(parts.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(200))
 @given(data=st.data())
 def test_any_sharding_is_loaded_as_any_other(

@@ -121,6 +121,7 @@ def compile_small(backend: ml.Backend) -> ml.CompiledModel:
 # ------------------------------------------------------------------ arrays of frameworks
 
 
+@pytest.mark.slow
 def test_state_of_optax(tmp_path: Path) -> None:
     optax, jax = pytest.importorskip("optax"), pytest.importorskip("jax")
     compiled = compile_small(opened("jax", tensor=2))

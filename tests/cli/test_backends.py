@@ -45,6 +45,7 @@ def rows(table: str) -> list[list[str]]:
 
 
 class TestList:
+    @pytest.mark.slow
     def test_it_reads_metadata_alone(self, packages: Path) -> None:
         done = mithril("backends", "list", "--metadata", path=packages)
         assert (done.returncode, done.stderr) == (0, "")
@@ -205,6 +206,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
         assert (broken["framework"], broken["api"], broken["status"]) == (None, None, "broken")
         assert by_package["acme-missing"]["framework_version"] is None
 
+    @pytest.mark.slow
     def test_info_as_json(self, packages: Path) -> None:
         done = mithril("backends", "info", "numpy", "--json", path=packages)
         assert (done.returncode, done.stderr) == (0, "")
@@ -219,6 +221,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
         assert opened["without_kernel"] == opened["missing"] == []
         assert 0 <= opened["opened_in"] < 60
 
+    @pytest.mark.slow
     def test_info_says_what_absent_ops_and_collectives_mean(self, tmp_path: Path) -> None:
         fault = "Faulty.capabilities = frozenset({'all_reduce'})\n"
         write_faulty(tmp_path, fault + "del KERNELS['from_host'], KERNELS['svd'], KERNELS['gelu']")
@@ -244,6 +247,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
         assert (found["status"], found["opened"]) == ("missing", None)
         assert done.stderr.startswith("BackendError: ")
 
+    @pytest.mark.slow
     def test_strict_asks_that_all_are_ready(self, packages: Path, tmp_path: Path) -> None:
         assert mithril("backends", "list", "--strict", path=packages).returncode == 1
         assert mithril("backends", "list", "--strict", path=tmp_path).returncode == 0
@@ -268,6 +272,7 @@ assert not {"jax", "mlx", "torch", "acme_good.framework"} & set(sys.modules)
         loaded = json.loads(python(code, packages, tmp_path).lstrip("\x00"))
         assert {row["name"] for row in loaded} >= {"numpy", "tpu-sim"}
 
+    @pytest.mark.slow
     @quick(lambda colored: colored)
     @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
     @pytest.mark.parametrize(("variables", "colored"), [({}, True), ({"NO_COLOR": "1"}, False)])
@@ -287,6 +292,7 @@ assert not {"jax", "mlx", "torch", "acme_good.framework"} & set(sys.modules)
 
 
 class TestInfo:
+    @pytest.mark.slow
     @quick(lambda name: name != "numpy")
     @pytest.mark.parametrize("name", ["numpy", "tpu-sim"])
     def test_it_opens_the_backend(self, name: str, packages: Path) -> None:
@@ -300,12 +306,14 @@ class TestInfo:
         assert "have a kernel" in lines["operators"]
         assert lines["opened"].endswith(" s")
 
+    @pytest.mark.slow
     def test_it_shows_what_the_plugin_says_of_itself(self, packages: Path) -> None:
         text = mithril("backends", "info", "tpu-sim", path=packages).stdout
         assert text.startswith("tpu-sim — A simulated accelerator   https://example.org/tpu-sim\n")
         assert f"acme-good 1.2.0   (acme_good.plugin, {packages / 'acme_good'})" in text
         assert "  option        chips: int = 8\n" in text
 
+    @pytest.mark.slow
     def test_a_broken_one_shows_where_it_broke(self, packages: Path) -> None:
         done = mithril("backends", "info", "fpga", path=packages)
         assert done.returncode == 3
@@ -323,6 +331,7 @@ class TestInfo:
             "mithril backends info fpga"
         )
 
+    @pytest.mark.slow
     @quick(lambda name: name == "quantum")
     @pytest.mark.parametrize(
         ("name", "text"),
@@ -345,6 +354,7 @@ class TestCommand:
         done = mithril("--version", path=tmp_path)
         assert (done.returncode, done.stdout) == (0, "mithril 0.1.0\n")
 
+    @pytest.mark.slow
     def test_a_users_mistake_is_one_line(self, tmp_path: Path) -> None:
         done = mithril("demo", "--backend", "jax", path=tmp_path)
         assert done.returncode == 1

@@ -51,6 +51,7 @@ def test_it_ends_with_the_proof(output: str) -> None:
     assert "equal within" in output.splitlines()[-1]
 
 
+@pytest.mark.slow
 @quick(lambda mesh: mesh == "data=3")
 @pytest.mark.parametrize("mesh", ["data=4", "data=3", "tensor=2", "data=1"])
 def test_other_meshes(mesh: str) -> None:
@@ -59,6 +60,7 @@ def test_other_meshes(mesh: str) -> None:
     assert "equal within" in done.stdout
 
 
+@pytest.mark.slow
 @quick(lambda arguments: "nunpy" in arguments)
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -92,6 +92,7 @@ def written(folder: Path) -> list[str]:
 
 
 class TestFiles:
+    @pytest.mark.slow
     def test_a_model_on_a_mesh(self, folder: Path) -> None:
         mesh = ("--mesh", "data=2,tensor=3")
         done = eject(folder, "model", *mesh, "--shapes", "x=12x5@data/-")
@@ -102,6 +103,7 @@ class TestFiles:
         assert ports[0] == "x float32[12, 5] P('data', None)"
         assert ports[-1].startswith("output_gradients.y float32[12, 1]")
 
+    @pytest.mark.slow
     @quick(lambda text: "+" in text)
     @pytest.mark.parametrize(
         ("text", "port"),
@@ -116,6 +118,7 @@ class TestFiles:
         assert (done.returncode, done.stderr) == (0, "")
         assert written(folder)[2] == port.replace("x ", "input ", 1)
 
+    @pytest.mark.slow
     def test_dtypes_and_scalars(self, folder: Path) -> None:
         (folder / "train.py").write_text(EMBEDDING)
         done = eject(folder, "model", "--shapes", "ids=4:int32,rate=:float32")
@@ -138,6 +141,7 @@ class TestFiles:
 
 
 class TestRefusals:
+    @pytest.mark.slow
     @quick(lambda target, arguments: (target, arguments) == ("planned", ()))
     @pytest.mark.parametrize(
         ("target", "arguments", "text"),

@@ -57,6 +57,7 @@ def packages(tmp_path: Path) -> Path:
 
 
 class TestRuns:
+    @pytest.mark.slow
     def test_every_rank_gets_its_place_and_the_arguments(self, packages: Path) -> None:
         script = str(packages / "train.py")
         done = launch("-n", "3", script, "--lr", "1", "-n", "--help", "0", path=packages)
@@ -65,6 +66,7 @@ class TestRuns:
             assert line.startswith(f"[{rank}] rank {rank} of 3 at 127.0.0.1:")
             assert line.endswith(" ['--lr', '1', '-n', '--help', '0']")
 
+    @pytest.mark.slow
     def test_the_exit_code_is_that_of_the_culprit(self, packages: Path) -> None:
         done = launch("-n", "2", str(packages / "train.py"), "5", path=packages)
         assert done.returncode == 5
@@ -97,6 +99,7 @@ open(os.environ["JOB"] + "/file", "w").close()
         assert listed == "[]"
         assert not Path(folder).exists()
 
+    @pytest.mark.slow
     def test_ctrl_c(self, packages: Path) -> None:
         (packages / "wait.py").write_text("import time; print('up'); time.sleep(600)")
         command = [str(Path(sys.executable).with_name("mithril")), "launch", "--grace", "0.5"]
@@ -219,6 +222,7 @@ class TestMistakes:
         done = launch("--backend", "ring", script, "0", path=packages, allowed=allowed)
         assert (done.returncode, done.stderr) == (0, "")
 
+    @pytest.mark.slow
     @quick(lambda answer: "/ 0" in answer)
     @pytest.mark.parametrize(
         ("answer", "message"),

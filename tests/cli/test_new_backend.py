@@ -16,6 +16,7 @@ from tests.plugin_packages import environment, install_projects, mithril
 from tests.profiles import quick
 
 
+@pytest.mark.slow
 @quick(lambda on: on == "torch-like")
 @pytest.mark.parametrize("on", ["array-api", "torch-like"])
 def test_it_passes_unchanged(on: str, tmp_path: Path) -> None:
@@ -75,6 +76,7 @@ def test_ruff_finds_nothing_in_it(on: str, module: str, tmp_path: Path) -> None:
     check_style(tmp_path / "x")
 
 
+@pytest.mark.slow
 def test_a_module_that_lacks_functions_is_wrapped(tmp_path: Path) -> None:
     asked = ("backends", "new", "my-npu", "--module", "ml_dtypes", "--folder", str(tmp_path / "x"))
     done = mithril(*asked, path=tmp_path)

@@ -74,6 +74,7 @@ def test_a_compiled_model_is_planned_as_it_is(script: Path) -> None:
     assert other.startswith("Mesh(tensor=2): 2 devices of profile 'b200'")
 
 
+@pytest.mark.slow
 def test_no_framework_is_imported(script: Path) -> None:
     code = (
         "import sys; from mithril.cli.app import app\n"

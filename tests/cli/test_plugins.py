@@ -26,6 +26,7 @@ CHOSEN = {"MITHRIL_PLUGIN_ACME": "acme-kinds"}
 
 
 class TestList:
+    @pytest.mark.slow
     def test_it_shows_every_plugin_and_its_state(self, packages: Path) -> None:
         done = mithril("plugins", "list", path=packages, **CHOSEN)
         assert (done.returncode, done.stderr) == (0, "")
@@ -91,6 +92,7 @@ assert not {"acme_kinds.ops", "acme_kinds.commands", "numpy", "jax"} & set(sys.m
         )
         assert second.startswith("poor acme-poor 1.0 missing ? needs acme-nowhere>=3")
 
+    @pytest.mark.slow
     def test_a_requirement_that_cannot_be_read_harms_no_other(self, tmp_path: Path) -> None:
         write_metadata(tmp_path, "odd", "numpy>=>2")
         write_metadata(tmp_path, "plain")
@@ -158,6 +160,7 @@ class TestInfo:
 
 
 class TestCommands:
+    @pytest.mark.slow
     def test_a_command_runs(self, packages: Path) -> None:
         done = mithril(
             "acme",
@@ -186,6 +189,7 @@ class TestCommands:
             "plugins info halves` shows what it brings\n"
         )
 
+    @pytest.mark.slow
     def test_only_the_plugin_asked_for_is_loaded(self, packages: Path) -> None:
         code = """
 import sys
@@ -279,6 +283,7 @@ class TestOptions:
             read_options(texts, None)
         assert str(caught.value) == said
 
+    @pytest.mark.slow
     def test_info_opens_with_them(self, packages: Path) -> None:
         assert (
             mithril(
@@ -306,6 +311,7 @@ class TestOptions:
             "OptionError: backend 'tpu-sim' refuses its options; chips is 0; give at least 1\n"
         )
 
+    @pytest.mark.slow
     def test_the_demo_opens_with_them(self, packages: Path) -> None:
         done = mithril(
             "demo", "--backend", "tpu-sim", "--steps", "1", "--option", "chips=3", path=packages,

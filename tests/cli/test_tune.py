@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import mithril as ml
+import pytest
 
 from tests.cli.models_to_plan import run, script
 
@@ -13,6 +14,7 @@ __all__ = ["script"]
 SHAPES = "x=64x8,t=64x4"
 
 
+@pytest.mark.slow
 def test_a_strategy_for_devices_that_are_not_here(script: Path, tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     given = ("--devices", 8, "--hardware", "h100-sxm", "--shapes", SHAPES)
@@ -25,12 +27,14 @@ def test_a_strategy_for_devices_that_are_not_here(script: Path, tmp_path: Path) 
     assert printed["mesh"] == dict(found.mesh)
 
 
+@pytest.mark.slow
 def test_a_train_step_of_some_dtype(script: Path) -> None:
     given = ("--devices", 4, "--shapes", SHAPES, "--space", "data", "--optimizer", "adamw")
     text = run("tune", f"{script}:model", *given, "--dtype", "bfloat16", "--budget", 0.01)
     assert "strategy for Mesh(data=4)" in text
 
 
+@pytest.mark.slow
 def test_what_two_strategies_say_otherwise(script: Path, tmp_path: Path) -> None:
     given = ("--hardware", "h100-sxm", "--shapes", SHAPES, "--space", "data", "--devices")
     paths = [tmp_path / "a.json", tmp_path / "b.json"]

@@ -134,6 +134,7 @@ def run_steps(backend: ml.Backend, **options: object) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [Mesh(data=2), Mesh(tensor=2), Mesh(data=2, tensor=2)], ids=str)
 @pytest.mark.parametrize("options", [{}, {"all_reduce_fusion": False}, {"fusion_bytes": 512}])
 def test_steps_are_those_of_one_device(mesh: Mesh, options: Mapping[str, object]) -> None:
@@ -160,6 +161,7 @@ def test_buckets_are_smaller_where_the_wait_costs_more_than_a_start() -> None:
     assert count(on_link(1e6, 1e-7)) > count(on_link(1e9, 1e-2)) == 1
 
 
+@pytest.mark.slow
 @quick(lambda zero, rate: zero == 3 and rate == 1e7)
 @pytest.mark.parametrize("zero", [0, 1, 3])
 @pytest.mark.parametrize(("rate", "latency"), [(3e6, 1e-6), (1e7, 1e-5), (1e8, 1e-6)])

@@ -188,6 +188,7 @@ def test_limits_hold() -> None:
     assert not free.shardings["up.weight"].split_axes
 
 
+@pytest.mark.slow
 def test_the_plan_keeps_to_the_memory_that_is_granted() -> None:
     least = searched(partition_objective="memory_usage").plan.memory().peak
     most = searched().plan.memory().peak
@@ -202,6 +203,7 @@ def test_the_plan_keeps_to_the_memory_that_is_granted() -> None:
     assert costs[0] >= costs[-1]
 
 
+@pytest.mark.slow
 def test_backends_search_for_all_models() -> None:
     shapes = {"input": (ROWS, COLUMNS)}
     for config, spaces in (

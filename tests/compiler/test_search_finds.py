@@ -85,6 +85,7 @@ def test_many_tokens_are_split_instead() -> None:
     assert not lies(plan, "up0.weight").axes(0)
 
 
+@pytest.mark.slow
 def test_batches_are_split_where_sums_of_gradients_hide() -> None:
     """Activations that are moved have somebody waiting; sums travel while others are computed."""
     model, shapes = feed_forward(1024, 1024, 3), {"x0": (4096, 1024)}
@@ -102,6 +103,7 @@ def test_batches_are_split_where_sums_of_gradients_hide() -> None:
     assert not plan.search.is_exact
 
 
+@pytest.mark.slow
 def test_tokens_and_weights_of_one_size_are_split_over_an_axis_each() -> None:
     """Either alone would exchange all of the other; each over one axis exchanges an eighth."""
     mesh, shapes = ml.Mesh(data=8, tensor=8), {"x0": (16384, 4096)}
@@ -132,6 +134,7 @@ def test_three_axes_are_put_to_two_uses() -> None:
     assert not set(weight) & set(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("learns", "share"), [(False, 0.65), (True, 0.9)])
 def test_parameters_rest_split_where_memory_is_little(learns: bool, share: float) -> None:
     """Copies of all weights are most of what a device holds: they rest split, as in ZeRO 3.
@@ -181,6 +184,7 @@ def test_a_long_sequence_is_split_along_itself() -> None:
     assert lies(plan, "x").axes(1) == ("context",)
 
 
+@pytest.mark.slow
 def test_attention_with_one_head_goes_round_a_ring() -> None:
     """One head cannot be split, so the sequence is, and keys are passed on."""
     model = ml.Model()
@@ -222,6 +226,7 @@ def test_causal_attention_is_split_along_its_sequence_where_scores_are_made(
     assert ("attn.ring_attention" in along) is is_compiled
 
 
+@pytest.mark.slow
 def test_experts_are_split_where_weights_are_large() -> None:
     """Tokens go to experts by all_to_all; to gather either for everybody would cost more."""
     model = ml.Model()
@@ -237,6 +242,7 @@ def test_experts_are_split_where_weights_are_large() -> None:
     assert plan.search.cost <= fixed.search.cost * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_limited", [False, True])
 def test_loops_are_searched(is_limited: bool) -> None:
     sizes = Sizes(3, 32, 4, 64, 16, 8)
@@ -270,6 +276,7 @@ def test_loops_are_searched(is_limited: bool) -> None:
         )
 
 
+@pytest.mark.slow
 def test_batches_are_split_over_all_devices_where_collectives_start_slowly() -> None:
     """Because all gradients travel together: their sums start once, not once each."""
     hardware = ml.Hardware.load("cpu")

@@ -108,6 +108,7 @@ def check(model: ml.Model, compiled: ml.CompiledModel, x: np.ndarray) -> None:
         )
 
 
+@pytest.mark.slow
 def test_fewer_heads_than_devices_are_split_over_a_part_of_the_axis() -> None:
     """All devices split what they can: four heads over four of eight, and not over none."""
     mesh, shapes = ml.Mesh(tensor=8), {"x": (1, 2048, 64)}

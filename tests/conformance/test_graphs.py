@@ -15,7 +15,7 @@ from mithril.mesh import Mesh
 from tests.conformance.engines import BACKENDS, exact, opened
 from tests.graphs import on_one_device, run, values_for
 from tests.partition.test_properties import Case, cases, compare
-from tests.profiles import scaled
+from tests.profiles import quick, scaled
 from tests.transform import test_repeat as loops
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
@@ -25,6 +25,7 @@ def engine_on(backend: str, mesh: Mesh) -> Engine:
     return opened(backend, **mesh.sizes).engine.on(mesh)
 
 
+@quick(lambda backend: backend != "jax")  # whose quick kernels may round a value in two ways
 @settings(max_examples=scaled(12))
 @given(case=cases())
 def test_random_graphs_on_random_meshes(backend: str, case: Case) -> None:

@@ -25,7 +25,7 @@ def run_on(backend: str) -> Run:
     return Run(name_of(backend), LEVEL, mesh, options=options_of(backend))
 
 
-@quick(lambda backend, check: backend == "numpy" or check.group != "leaks")
+@quick(lambda check: check.group != "leaks")
 @quick(lambda backend, check: backend != LOCKSTEP or check.group not in ON_ONE_DEVICE)
 @pytest.mark.parametrize("backend", ["numpy", *BACKENDS])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)

@@ -161,6 +161,7 @@ def test_a_start_that_noise_leaves_out_is_what_the_smallest_takes() -> None:
     assert _start_up([(1, 1000, 3.0)], good) is good
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clock")
 def test_each_axis_is_a_level() -> None:
     levels, errors = measure_levels(Timer(paced(data=2, tensor=2), 0.0), lambda what: None)
@@ -169,6 +170,7 @@ def test_each_axis_is_a_level() -> None:
     assert levels[0].collectives["send"] == levels[0].collectives["permute"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clock")
 def test_a_calibrated_profile_predicts_what_it_was_made_of() -> None:
     told: list[str] = []
@@ -212,6 +214,7 @@ def test_a_convolution_of_few_channels_takes_as_long_as_its_windows(
     assert op_seconds(op, [x, narrow], op.infer([x, narrow]), made) > 0.9 * windows * 2e-6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clock")
 def test_a_profile_tells_whether_the_machine_is_slower_than_it_was(
     monkeypatch: pytest.MonkeyPatch,
@@ -467,6 +470,7 @@ def test_real_devices_are_measured(name: str, devices: int) -> None:
     assert ("column_sum" in made.op_rates) == (name == "jax")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clock")
 def test_what_a_device_is_made_for_is_no_less_than_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     made_for = replace(

@@ -49,6 +49,7 @@ print("losses", sum(history["loss"].values()))
 """
 
 
+@pytest.mark.slow
 @quick(lambda backend: backend == "mlx")
 @pytest.mark.parametrize("backend", JOBS)
 def test_each_process_reads_its_own_rows(backend: str, tmp_path: Path) -> None:

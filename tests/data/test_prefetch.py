@@ -37,6 +37,7 @@ def test_without_prefetch_there_is_no_thread() -> None:
         assert not threads()
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_left_leaves_no_thread() -> None:
     batches = ml.data.batches(Samples(), 2, backend=ml.NumpyBackend())
     for _ in batches:

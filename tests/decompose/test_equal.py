@@ -26,6 +26,7 @@ from tests.profiles import scaled
 from tests.tolerances import TOLERANCE
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(200), deadline=None)
 @given(cases())
 def test_random_plans_make_the_same_with_products_in_parts(case: Case) -> None:
@@ -39,6 +40,7 @@ def test_random_plans_make_the_same_with_products_in_parts(case: Case) -> None:
     check_close(again, wanted.outputs, case.dtype)
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(200), deadline=None)
 @given(cases(is_exact=True), st.data())
 def test_where_no_order_of_a_sum_matters_bits_are_the_same(case: Case, data: st.DataObject) -> None:
@@ -62,6 +64,7 @@ def draw_parts(draw: st.DataObject, program: Program, most: int = 4) -> Program:
     return take_apart(program, counts, SIMULATED)
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(200), deadline=None)
 @given(cases(), st.data())
 def test_random_plans_make_the_same_in_chunks(case: Case, data: st.DataObject) -> None:

@@ -128,6 +128,7 @@ def timed(profile: str, **options: object) -> tuple[Plan, float, float]:
     return plan, timeline.seconds, timeline.exposed["tensor"]
 
 
+@pytest.mark.slow
 def test_auto_decomposes_where_a_step_is_faster() -> None:
     plan, seconds, exposed = timed("tpu-v4", communication_overlap_strategy="auto")
     steps = [row.cause.algorithm for row in plan.collectives()]
@@ -147,6 +148,7 @@ def test_auto_leaves_small_products_alone() -> None:
     assert plan.notes == planned("a100-80gb").plan.notes
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_by_nobody_takes_no_more_memory() -> None:
     profile = Hardware.load("tpu-v4")
     profile = replace(profile, memory_bytes=None)

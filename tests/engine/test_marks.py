@@ -103,6 +103,7 @@ def test_an_exchange_is_exposed_while_its_device_waits() -> None:
 # ------------------------------------------------------------------ memory
 
 
+@pytest.mark.slow
 def test_a_view_takes_no_memory_and_keeps_that_of_its_array() -> None:
     tally = ArrayTally()
     x = np.ones(100, np.float32)

@@ -27,6 +27,7 @@ def test_there_are_eleven_and_each_is_in_the_table() -> None:
     assert all(f"`{path.name}`" in table for path in SCRIPTS)
 
 
+@pytest.mark.slow
 @quick(lambda backend, script: script.stem in QUICK[backend])
 @pytest.mark.parametrize("backend", PACKAGES)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -71,6 +72,7 @@ def test_all_scripts_on_one_pool_of_workers() -> None:
     assert all(len(part.splitlines()) > 1 for part in told)
 
 
+@pytest.mark.slow
 def test_the_notebook_is_made_of_them_and_was_run() -> None:
     root = FOLDER.parent.parent
     done = subprocess.run(

@@ -40,6 +40,7 @@ def numbers(lines: list[str]) -> list[float]:
     return [float(line.split()[-1]) for line in lines if "loss" in line]
 
 
+@pytest.mark.slow
 @quick(lambda backend: backend == "numpy")
 @quick(lambda backend: backend != "torch")  # starts eight processes
 @pytest.mark.parametrize("backend", PACKAGES)
@@ -52,6 +53,7 @@ def test_a_transformer_over_three_dimensions(backend: str) -> None:
     assert numbers(found) == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.slow
 @quick(lambda backend: backend in {"numpy", "mlx"})
 @pytest.mark.parametrize("backend", PACKAGES)
 def test_layers_on_four_devices(backend: str) -> None:

@@ -35,6 +35,7 @@ def chain(wrap: Callable, n: int = 3) -> Callable:
     return f
 
 
+@pytest.mark.slow
 @every_backend
 def test_numbers_are_equal_and_forward_nodes_appear_again(name: str) -> None:
     backend = opened(name, x=2, y=2)

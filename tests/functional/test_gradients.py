@@ -32,6 +32,7 @@ def loss(p: dict, x: object, y: object) -> object:
     return mnp.mean((hidden @ p["w"][1] - y) ** 2)
 
 
+@pytest.mark.slow
 def test_gradients_are_slopes() -> None:
     backend = opened("numpy", x=2, y=2)
     rng = np.random.default_rng(0)

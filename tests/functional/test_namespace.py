@@ -157,6 +157,7 @@ def test_every_eager_function_has_a_name_and_a_text() -> None:
         mnp.sofmax  # noqa: B018
 
 
+@pytest.mark.slow
 def test_it_is_there_without_an_import_of_its_own() -> None:
     code = "import mithril as ml; assert 'numpy' not in vars(ml); print(ml.numpy.pi, ml.numpy.sin)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -287,6 +287,7 @@ def random_body(kinds: list[str], w: Any) -> Callable:
     return step
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(60))
 @given(st.data())
 def test_random_bodies_equal_their_iterations(data: st.DataObject) -> None:

@@ -62,6 +62,7 @@ def compiled_rows(compiled: ml.CompiledModel, inputs: dict, gradient: str = "los
     return rows
 
 
+@pytest.mark.slow
 @quick(lambda mesh: mesh.size == 8)
 @pytest.mark.parametrize(
     "mesh", [ml.Mesh(data=4), ml.Mesh(tensor=4), ml.Mesh(data=4, tensor=2)], ids=str
@@ -104,6 +105,7 @@ def looped(backend: ml.Backend) -> tuple[ml.CompiledModel, dict[str, ml.Array]]:
     return ml.compile(model, backend, shapes=inputs), inputs
 
 
+@pytest.mark.slow
 def test_in_a_loop_count_once_an_iteration() -> None:
     compiled, inputs = looped(ml.JaxBackend(ml.Mesh(data=2, tensor=2)))
     found = compiled_rows(compiled, inputs)
@@ -143,6 +145,7 @@ def test_a_merge_of_a_split_minor_dimension_exchanges() -> None:
     assert [kind for kind, _, _ in rows] == ["all_to_all"]
 
 
+@pytest.mark.slow
 def test_gspmd_gives_the_same_numbers_with_collectives_of_its_own() -> None:
     mesh = ml.Mesh(data=4, tensor=2)
     compiled, inputs = small_gpt(ml.JaxBackend(mesh))

@@ -48,6 +48,7 @@ print(len(backend.engine.opened.flat), backend.engine.devices[0])
     assert printed(code) == ["(6,)", "(3,)", "(4,)", "3 cpu:0"]
 
 
+@pytest.mark.slow
 def test_too_late_says_how() -> None:
     code = "import jax; jax.devices()\nimport mithril as ml\nml.JaxBackend(device_mesh=(4,))"
     done = python(code)
@@ -68,6 +69,7 @@ def test_too_few_devices_of_other_hardware(monkeypatch: pytest.MonkeyPatch) -> N
         find_devices(2, "gpu")
 
 
+@pytest.mark.slow
 def test_a_mesh_of_more_than_eight() -> None:
     code = "import mithril as ml\nprint(ml.JaxBackend(device_mesh=(4, 3)).ones(12).shape)"
     assert printed(code) == ["(12,)"]

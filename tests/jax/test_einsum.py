@@ -53,6 +53,7 @@ def equations(draw) -> str:
     return f"{left},{right}->{result}"
 
 
+@pytest.mark.slow
 @given(equation=equations(), sizes=st.lists(st.integers(0, 3), min_size=8, max_size=8))
 @settings(max_examples=scaled(60), deadline=None)
 def test_products_are_those_of_numpy(equation, sizes):

@@ -41,6 +41,7 @@ def by_jax(params, x, y):
     return ((hidden @ params["down"] - y) ** 2).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("wrap", [lambda f: f, ml.checkpoint], ids=["kept", "again"])
 def test_value_and_gradient(mesh: ml.Mesh, wrap) -> None:
@@ -90,6 +91,7 @@ def temporary_bytes(function, *arguments: object) -> int:
     return executable.memory(held).temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_a_checkpoint_saves_memory() -> None:
     backend = ml.JaxBackend(ml.Mesh(x=2))
     weights = [backend.array(0.1 * RNG.standard_normal((32, 32), np.float32)) for _ in range(8)]

@@ -180,6 +180,7 @@ def test_optax_trains_parameters() -> None:
     assert compiled.recompiles == 1
 
 
+@pytest.mark.slow
 def test_orbax_saves_and_restores_parameters(tmp_path: Path) -> None:
     checkpoint = pytest.importorskip("orbax.checkpoint")
     compiled, inputs = mlp(ml.JaxBackend(ml.Mesh(data=2, tensor=2)))
@@ -198,6 +199,7 @@ def test_orbax_saves_and_restores_parameters(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ as_jax
 
 
+@pytest.mark.slow
 @quick(lambda mesh: mesh.size > 1)
 @quick(lambda mesh: mesh in MESHES[::2])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
@@ -212,6 +214,7 @@ def test_gradient_of_a_loss(mesh: ml.Mesh) -> None:
         close(found[name], 3 * slope.numpy())
 
 
+@pytest.mark.slow
 @quick(lambda mesh: mesh == MESHES[-2])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_gradients_of_parameters_and_inputs(mesh: ml.Mesh) -> None:

@@ -10,6 +10,7 @@ from tests.matrix_rows import tiny
 from tests.profiles import quick
 
 
+@pytest.mark.slow
 @quick(lambda kind, model: kind == "step" and model == "mlp")
 @pytest.mark.parametrize("kind", ["forward", "step"])
 @pytest.mark.parametrize("model", FAMILIES)
@@ -20,6 +21,7 @@ def test_all_sides_agree(model: str, kind: str):
     assert all(side.peak() > 0 for side in sides.values())
 
 
+@pytest.mark.slow
 @quick(lambda model, parallelism: (model, parallelism) == ("mlp", DATA))
 @pytest.mark.parametrize(
     ("model", "parallelism", "sides"),

@@ -132,6 +132,7 @@ def temporary_bytes(**options: object) -> int:
     return executable.jitted.lower(*types).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_memory_optimization_takes_less_memory() -> None:
     assert temporary_bytes(memory_optimization=True) < temporary_bytes()
 

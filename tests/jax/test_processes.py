@@ -49,6 +49,7 @@ def test_two_processes_train_as_one_does() -> None:
         assert losses("\n".join(lines_of(rank, together.stdout))) == losses(alone.stdout)
 
 
+@pytest.mark.slow
 def test_arrays_of_several_processes(tmp_path: Path) -> None:
     code = """
 backend = ml.JaxBackend(ml.Mesh(data=4))

@@ -20,6 +20,7 @@ PAIRWISE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @quick(lambda stages: stages == 2)
 @quick(lambda stages, data, tensor: stages * data * tensor <= 4)
 @pytest.mark.parametrize(("schedule", "stages", "data", "tensor"), PAIRWISE)
@@ -32,6 +33,7 @@ def test_schedules_on_meshes(schedule: str, stages: int, data: int, tensor: int)
     compared(model, backend, samples(8 * data), in_order=False, **options)  # XLA orders within jits
 
 
+@pytest.mark.slow
 def test_placed_and_split_layers() -> None:
     model = ml.Model()
     model |= ml.Linear(12, sharding={"weight": P("data", None)})(input="input", output="wide")

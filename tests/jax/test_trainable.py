@@ -16,6 +16,7 @@ from tests.tolerances import TOLERANCE
 RTOL, ATOL = TOLERANCE["float32"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [ml.Mesh(), ml.Mesh(data=2, tensor=2)], ids=str)
 def test_as_jax_gives_zeros_for_what_is_frozen(mesh: ml.Mesh) -> None:
     backend = ml.JaxBackend(mesh)
@@ -44,6 +45,7 @@ def test_as_jax_gives_zeros_for_what_is_frozen(mesh: ml.Mesh) -> None:
     assert set(joint.gradients) == {*compiled.trainable, "x", "target"}
 
 
+@pytest.mark.slow
 def test_optax_trains_what_is_not_frozen() -> None:
     backend = ml.JaxBackend(ml.Mesh(data=2))
     compiled = ml.compile(lora(), backend)

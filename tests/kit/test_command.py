@@ -17,6 +17,7 @@ ON_OPS = ("backends", "check", "faulty", "--level", "smoke", "-k", "ops/t")
 WRONG = "wrap('tanh', lambda y: y * 1.01)\n"
 
 
+@pytest.mark.slow
 def test_a_line_for_each_op_and_a_verdict(tmp_path: Path) -> None:
     write_faulty(tmp_path, WRONG + "del KERNELS['triangular_solve']; del KERNELS['gelu']")
     done = mithril(*ON_OPS, path=tmp_path)
@@ -35,6 +36,7 @@ def test_a_line_for_each_op_and_a_verdict(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_layers_need_is_said(tmp_path: Path) -> None:
     write_faulty(tmp_path, "del KERNELS['convolution']; del KERNELS['gelu']")
     done = mithril(*ON_OPS[:-1], "ops/*[nu]", path=tmp_path)
@@ -42,6 +44,7 @@ def test_what_layers_need_is_said(tmp_path: Path) -> None:
     assert "  gelu                     expanded  1 case\n" in done.stdout
 
 
+@pytest.mark.slow
 @quick(lambda gaps: gaps == "file")
 @pytest.mark.parametrize("gaps", ["spec", "file"])
 def test_known_gaps_are_strict_both_ways(gaps: str, tmp_path: Path) -> None:
@@ -70,6 +73,7 @@ def test_known_gaps_are_strict_both_ways(gaps: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_json_and_a_page(tmp_path: Path) -> None:
     write_faulty(tmp_path, WRONG)
     done = mithril(*ON_OPS, "--json", "--html", str(tmp_path / "page.html"), path=tmp_path)
@@ -105,6 +109,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.slow
 @quick(lambda options: options[0] == "--level")
 @pytest.mark.parametrize(("options", "code", "text"), MISTAKES, ids=str)
 def test_mistakes_are_one_line(
@@ -119,6 +124,7 @@ def test_mistakes_are_one_line(
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_backend_that_does_not_open_has_its_own_exit_code(tmp_path: Path) -> None:
     write_faulty(tmp_path, "open_faulty = lambda mesh, options: 42")
     done = mithril("backends", "check", "faulty", path=tmp_path)
@@ -138,6 +144,7 @@ def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_every_check_is_an_item_of_pytest(tmp_path: Path) -> None:
     write_faulty(tmp_path, WRONG + "GAPS['ops/trunc'] = 'never'; GAPS['ops/tan'] = 'slow'")
     (tmp_path / "test_own.py").write_text("def test_own(): pass\n")
@@ -160,6 +167,7 @@ def test_every_check_is_an_item_of_pytest(tmp_path: Path) -> None:
     assert "3 failed, 6 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_pytest_refuses_what_the_command_refuses(tmp_path: Path) -> None:
     write_faulty(tmp_path, "")
     done = run_pytest(tmp_path, "--mithril-backend", "fualty")
@@ -176,6 +184,7 @@ def test_pytest_without_the_option_is_as_it_was(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_nothing_of_the_kit_imports_pytest() -> None:
     code = "import mithril.testing.run, sys; assert 'pytest' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -225,6 +234,7 @@ replace('tanh', stop); wrap('tan', lambda y: y * 1.01)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_run_that_is_interrupted_says_what_it_has_found(
     name: str, code: int, tmp_path: Path
@@ -238,6 +248,7 @@ def test_a_run_that_is_interrupted_says_what_it_has_found(
     )
 
 
+@pytest.mark.slow
 def test_smoke_finds_one_buffer_for_all_results_and_a_transfer_that_changes(tmp_path: Path) -> None:
     def check(fault: str, pattern: str) -> str:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

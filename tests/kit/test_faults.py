@@ -40,6 +40,7 @@ def test_a_sound_copy_is_good() -> None:
     assert found == ""
 
 
+@pytest.mark.slow
 @quick(lambda number: number == 9)
 @pytest.mark.parametrize("number", [0, 9, 20])
 def test_some_are_found(number: int) -> None:

@@ -19,6 +19,7 @@ from tests.profiles import quick
 LOSES_NAN = "wrap('relu', np.nan_to_num); wrap('tanh', np.nan_to_num)"
 
 
+@pytest.mark.slow
 def test_all_ops_that_are_wrong_at_an_edge_are_named(tmp_path: Path) -> None:
     write_faulty(tmp_path, LOSES_NAN)
     asked = ("backends", "check", "faulty", "--level", "basic", "-k", "values/NaN*")
@@ -36,6 +37,7 @@ replace('relu', burn); replace('tanh', burn); replace('sin', lambda x: x)
 """
 
 
+@pytest.mark.slow
 def test_what_several_checks_fail_for_is_said_once_more(tmp_path: Path) -> None:
     write_faulty(tmp_path, BURNS)
     done = mithril("backends", "check", "faulty", "--level", "smoke", path=tmp_path)
@@ -81,6 +83,7 @@ def test_causes_that_differ_in_numbers_are_one(tmp_path: Path) -> None:
     assert causes[1].endswith("of float16")
 
 
+@pytest.mark.slow
 @quick(lambda group: group == "gradients")
 @pytest.mark.parametrize("group", ["ops", "gradients"])
 def test_float64_that_is_computed_in_less_is_told(group: str, tmp_path: Path) -> None:
@@ -125,6 +128,7 @@ Faulty.put = lambda self, type, sharding, produce: json.loads("{")
 """
 
 
+@pytest.mark.slow
 def test_the_line_of_a_backend_is_not_one_of_the_core(tmp_path: Path) -> None:
     """With checks on, a class of the core stands before that of the plugin."""
     write_faulty(tmp_path, PUT_FAILS)
@@ -138,6 +142,7 @@ def test_the_line_of_a_backend_is_not_one_of_the_core(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_op_without_operands_says_what_is_wrong(tmp_path: Path) -> None:
     write_faulty(tmp_path, "wrap('iota', lambda y: y + y.dtype.type(1))")
     asked = ("backends", "check", "faulty", "--level", "smoke", "-k", "ops/iota", "--json")
@@ -166,6 +171,7 @@ Faulty.shard = lambda self, shards, s, device: NumpyEngine.shard(self, [x.x for 
 """
 
 
+@pytest.mark.slow
 def test_arrays_that_mithril_cannot_read_are_told_by_their_shape_and_dtype(tmp_path: Path) -> None:
     write_faulty(tmp_path, FOREIGN)
     asked = ("backends", "check", "faulty", "--level", "smoke", "-k", "engine/*", "--json")
@@ -179,6 +185,7 @@ def test_arrays_that_mithril_cannot_read_are_told_by_their_shape_and_dtype(tmp_p
     assert "of shape `TensorShape([4, 6])`" in rows["engine/memory"]["note"]
 
 
+@pytest.mark.slow
 def test_a_collective_is_not_blamed_for_a_kernel_that_is_missing(tmp_path: Path) -> None:
     write_faulty(tmp_path, "del KERNELS['transpose'], KERNELS['slice'], KERNELS['subtract']")
     asked = ("backends", "check", "faulty", "--level", "smoke", "-k", "[ec][no][lg]*", "--json")

@@ -116,6 +116,7 @@ def job():
         yield running
 
 
+@pytest.mark.slow
 @quick(lambda victim: victim == 2)
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_ends_the_job_with_its_name(job: Training, victim: int) -> None:
@@ -217,6 +218,7 @@ def test_a_rank_that_outlives_another_reads_no_wrong_numbers(tmp_path: Path) -> 
     assert "ValueError: boom" in told[1][1]
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_ends_a_job_of_mpi(tmp_path: Path) -> None:
     done = mpirun(2, script(tmp_path, GONE))
     assert done.returncode != 0

@@ -48,6 +48,7 @@ def test_a_mask_of_rows_and_keys(groups: int, rows: int) -> None:
     check(AttentionGradient(True, 0.5), q, k, v, out, total, g, mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_square_of_the_sequence_is_held(causal: bool) -> None:
     shape, backend = (1, 1024, 4, 16), ml.MLXBackend(device="cpu")

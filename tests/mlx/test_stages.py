@@ -106,6 +106,7 @@ def peak_of(schedule: str) -> int:
     return mx.get_peak_memory() - before
 
 
+@pytest.mark.slow
 def test_1f1b_takes_less_memory_than_gpipe() -> None:
     """Of 16 micro-batches gpipe keeps all on each of four devices, 1f1b four, three, two and one."""
     lean, rich = peak_of("1f1b"), peak_of("gpipe")

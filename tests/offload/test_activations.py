@@ -155,6 +155,7 @@ def test_what_torch_allocates_falls_by_what_is_offloaded(name: str) -> None:
     assert before - after == pytest.approx(named, rel=0.05)
 
 
+@pytest.mark.slow
 def test_what_xla_allocates_falls_by_what_is_offloaded() -> None:
     pytest.importorskip("mithril_jax")
     on = opened("jax")
@@ -172,6 +173,7 @@ def test_what_xla_allocates_falls_by_what_is_offloaded() -> None:
     assert fallen >= 0.95 * (plain.plan.memory().peak - moved.plan.memory().peak) > 0
 
 
+@pytest.mark.slow
 def test_what_mlx_holds_falls_by_what_is_offloaded() -> None:
     pytest.importorskip("mithril_mlx")
     import mlx.core as mx
@@ -204,6 +206,7 @@ def test_a_threshold_chooses_by_elements() -> None:
 # ------------------------------------------------------------------ spills
 
 
+@pytest.mark.slow
 def test_spills_go_away_across_the_peak() -> None:
     on = opened("numpy")
     plain = compile_model("layers", on)
@@ -318,6 +321,7 @@ def test_stacks_of_loops_lie_in_the_arena() -> None:
 # ------------------------------------------------------------------ the arena
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["memory", "file"])
 def test_blocks_are_reused_and_freed(where: str) -> None:
     arena = host_arena(where)

@@ -49,6 +49,7 @@ def run(step: ml.TrainStep, steps: int = 3) -> tuple[Any, list[np.ndarray]]:
     return state, [x.numpy() for x in arrays]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [{}, {"data": 2}], ids=str)
 @pytest.mark.parametrize("backend", KEPT)
 @quick(lambda backend, axes: not axes and backend != LOCKSTEP)

@@ -7,6 +7,7 @@ from functools import cache
 import mithril as ml
 import mithril.numpy as mnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import P
@@ -51,6 +52,7 @@ def test_parts_of_a_split_array(case) -> None:
     np.testing.assert_array_equal(mnp.dynamic_slice(x, starts, part).numpy(), expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(200), deadline=None)
 @given(cases(), st.booleans())
 def test_parts_written_into_a_split_array(case, donated: bool) -> None:

@@ -201,6 +201,7 @@ def take_steps(backend: ml.Backend) -> dict:
     return {n: x.numpy() for n, x in zip(found, leaves, strict=True)}
 
 
+@pytest.mark.slow
 @quick(lambda name: name not in ("jax", "torch"))  # they take long to compile, and to start
 @every_backend
 def test_optimisers_are_the_same_on_every_backend(name: str) -> None:

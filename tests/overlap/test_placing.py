@@ -108,6 +108,7 @@ def sum_bytes(plan: Plan) -> Counter[tuple[str, tuple[str, ...]]]:
     return total
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(60))
 @given(cases(), st.sampled_from(STRATEGIES), st.booleans())
 def test_random_plans_make_the_same_wherever_collectives_start(
@@ -281,6 +282,7 @@ def test_what_is_scattered_is_waited_for_two_blocks_later() -> None:
 # ------------------------------------------------------------------ memory
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:plan needs")
 def test_a_plan_keeps_to_what_a_device_holds() -> None:
     mesh = Mesh(data=2)
@@ -318,6 +320,7 @@ def test_nothing_is_on_its_way_without_overlap_where_memory_is_short() -> None:
     assert kinds[-2:] == ["start", "wait"], kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.9, 0.7])
 def test_a_budget_of_activations_is_kept_to(part: float) -> None:
     step = step_of(Mesh(data=2), 128, zero=3, checkpointing=part)

@@ -69,6 +69,7 @@ def planned(case: Case, hardware: Hardware) -> Ran:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(60))
 @given(cases())
 def test_parameters_at_rest_travel_together_and_numbers_stay(case: Case) -> None:

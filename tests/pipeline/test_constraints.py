@@ -75,6 +75,7 @@ def test_stages_equal_one_device(where: str, spec: P, arrives: P | None) -> None
         assert [report.sharding.dims[d] for d in range(2)] == [spec.axes(0), spec.axes(1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arrives", [None, P("data")], ids=str)
 @quick(lambda arrives: arrives is None)
 def test_processes_of_torch_do_the_same(arrives: P | None) -> None:

@@ -191,6 +191,7 @@ def test_stages_of_other_shapes_and_shardings() -> None:
     assert any(r.axes == ("tensor",) for r in compiled.plan.collectives())
 
 
+@pytest.mark.slow
 def test_parameters_at_rest_inside_stages() -> None:
     model = classifier(2, microbatch_size=2)
     model.at_rest({"*weight": P("data")})

@@ -38,6 +38,7 @@ def check_cheapest(program: Program, values: Sequence[Value], shares: Sequence[f
         choose(program, least - 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(60), deadline=None)
 @given(
     st.integers(0, 10**6),
@@ -54,6 +55,7 @@ def test_the_choice_is_the_cheapest_there_is(
     check_cheapest(program, values, [share])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "kind"),
     [

@@ -56,6 +56,7 @@ def test_steps_that_gather_again_are_those_of_one_device(name: str) -> None:
         np.testing.assert_allclose(parameters[key], values, *TOLERANCE["float32"], err_msg=key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["gpipe", "interleaved", "zb-h1"])
 def test_every_schedule_gathers_again(schedule: str) -> None:
     pipeline = ml.PipelineOptions(microbatch_size=2, schedule=schedule)
@@ -67,6 +68,7 @@ def test_every_schedule_gathers_again(schedule: str) -> None:
     np.testing.assert_allclose(found, expected, *TOLERANCE["float32"])
 
 
+@pytest.mark.slow
 def test_gathering_again_changes_no_bit_and_takes_less_memory() -> None:
     kept, again = make(BACKENDS["numpy"](), checkpointing="all"), make(BACKENDS["numpy"](), **FULL)
     assert sum(count for name, count in count_gathers(kept.run.plan).items() if "before" in name)
@@ -104,6 +106,7 @@ def test_a_budget_is_kept_to_by_gathering_again_where_that_is_needed() -> None:
     assert peaks == sorted(peaks, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_budget_that_all_of_it_fits_into_gathers_once() -> None:
     kept = make(BACKENDS["numpy"]()).run.plan
     plan = make(BACKENDS["numpy"](), checkpointing=f"{kept.memory().peak} B").run.plan
@@ -111,6 +114,7 @@ def test_a_budget_that_all_of_it_fits_into_gathers_once() -> None:
     assert count_gathers(plan) == count_gathers(kept)
 
 
+@pytest.mark.slow
 def test_what_shall_be_kept_is_not_gathered_again() -> None:
     policy = {"rematerialization_policy": {"data": "minimal"}}
     least = make(BACKENDS["numpy"](), **FULL).run.plan.memory().peak

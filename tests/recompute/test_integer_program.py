@@ -26,6 +26,7 @@ from tests.recompute.solving import (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(60), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["wired", "chain"]), st.floats(0.0, 1.0))
 def test_no_set_within_the_limit_goes_below_the_bound(seed: int, kind: str, share: float) -> None:
@@ -41,6 +42,7 @@ def test_no_set_within_the_limit_goes_below_the_bound(seed: int, kind: str, shar
     assert answer.seconds <= best * (1 + 2e-3) + 1e-15  # what it leaves out only makes it cheaper
 
 
+@pytest.mark.slow
 def test_the_gap_is_smaller_than_that_of_prices(capfd: pytest.CaptureFixture[str]) -> None:
     program = blocks_of(4)
     frontier = Frontier(read_part(part(program)).sections)

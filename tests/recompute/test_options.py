@@ -34,6 +34,7 @@ def test_all_keeps_what_enters_each_block(make: Callable[[], ml.Model]) -> None:
     assert policy.recomputed > 10 * policy.kept
 
 
+@pytest.mark.slow
 def test_with_stages_fewer_activations_are_in_flight() -> None:
     backend = ml.NumpyBackend(ml.Mesh(pipe=2))
     for schedule, share in (("gpipe", 0.5), ("1f1b", 0.7), ("zb-h1", 1.0)):
@@ -43,6 +44,7 @@ def test_with_stages_fewer_activations_are_in_flight() -> None:
         assert found.peak < share * kept.peak, schedule
 
 
+@pytest.mark.slow
 def test_stages_may_rest_split() -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2, pipe=2))
     kept = evaluate(staged(), backend, zero=3)
@@ -196,6 +198,7 @@ def test_gradients_that_a_loop_takes_inside_recompute() -> None:
     assert peaks[0] < 0.8 * peaks[1]
 
 
+@pytest.mark.slow
 def test_a_train_step_recomputes() -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
     kept, expected = train(unrolled(), backend, zero=1)

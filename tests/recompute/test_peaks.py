@@ -83,6 +83,7 @@ class OneTally(ArrayTally):
         super().hold((0,), *arrays)
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(60), deadline=None)
 @given(cases(ROWS), BUDGETS)
 def test_all_devices_hold_no_more_than_is_predicted(case: Case, budget: float | str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import mithril as ml
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import ops
@@ -54,6 +55,7 @@ def check_nothing_is_kept(graph: Graph, dropped: set[Value]) -> None:
     assert not {value for node in late for value in node.inputs} & dropped
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(100))
 @given(cases(), st.randoms(use_true_random=False))
 def test_what_is_dropped_at_random_is_computed_again(case: Case, random: object) -> None:

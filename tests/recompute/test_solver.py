@@ -88,6 +88,7 @@ def test_a_cut_is_the_cheapest(count: int, seed: int) -> None:
 # ------------------------------------------------------------------ random graphs, loops, meshes
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(40), deadline=None)
 @given(cases(), st.sampled_from([0.5, 0.7, 0.9, 0.97, "selective"]))
 def test_no_budget_is_broken_and_the_bits_stay(case: Case, budget: float | str) -> None:
@@ -129,6 +130,7 @@ def test_equal_blocks_are_told_to_be_equal_and_solved_alike() -> None:
             assert [p.kept for p in a.picks] == [p.kept for p in b.picks]
 
 
+@pytest.mark.slow
 def test_what_ways_count_is_what_a_plan_takes() -> None:
     program = blocks_of(6)
     ways = Frontier(read_sections(part(program))).list_ways(10)

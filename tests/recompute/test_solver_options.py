@@ -19,6 +19,7 @@ from tests.visualize.pictures import find_overlaps, texts
 ONE = ml.Mesh(data=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [unrolled, looped])
 @pytest.mark.parametrize("budget", ["selective", 0.8, 0.6])
 @quick(lambda budget: budget != 0.8)
@@ -40,6 +41,7 @@ def test_a_budget_is_kept_to(make: Callable[[], ml.Model], budget: float | str) 
         assert policy.gap == pytest.approx(policy.seconds - policy.bound)
 
 
+@pytest.mark.slow
 def test_bytes_are_the_peak_of_a_device() -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
     kept = evaluate(unrolled(), backend)
@@ -62,6 +64,7 @@ def test_more_memory_is_never_slower_and_less_never_faster() -> None:
     assert [peak for _, peak in rows] == sorted((peak for _, peak in rows), reverse=True)
 
 
+@pytest.mark.slow
 def test_a_budget_is_no_slower_than_recomputing_every_layer_at_its_peak() -> None:
     backend = ml.NumpyBackend(ONE)
     layers = evaluate(unrolled(8), backend, checkpointing="all")
@@ -72,6 +75,7 @@ def test_a_budget_is_no_slower_than_recomputing_every_layer_at_its_peak() -> Non
     assert seconds[0] <= 0.97 * seconds[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "share"), [("gpipe", 0.7), ("1f1b", 0.7), ("zb-h1", 0.97)])
 @quick(lambda schedule: schedule == "1f1b")
 def test_pipelines_keep_to_a_budget_on_every_device(schedule: str, share: float) -> None:
@@ -92,6 +96,7 @@ def test_accumulated_micro_batches_keep_to_a_budget() -> None:
     assert found.peak <= 0.8 * kept.peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero", [1, 3])
 @quick(lambda zero: zero == 3)
 def test_the_budget_of_a_train_step_is_that_of_the_whole_step(zero: int) -> None:
@@ -117,6 +122,7 @@ def test_functions_keep_to_a_budget() -> None:
     assert peaks[0] <= 0.8 * peaks[1]
 
 
+@pytest.mark.slow
 def test_whole_layers_are_dearer_than_any_operation() -> None:
     backend = ml.NumpyBackend(ONE)
     rows = []
@@ -128,6 +134,7 @@ def test_whole_layers_are_dearer_than_any_operation() -> None:
     assert rows[0] < rows[1]
 
 
+@pytest.mark.slow
 def test_what_a_collective_has_brought_is_kept_where_it_shall_be() -> None:
     backend = ml.NumpyBackend(ml.Mesh(tensor=2))
 
@@ -154,6 +161,7 @@ def test_too_small_a_budget_names_the_least_and_what_dominates_it() -> None:
     assert "most of it " in str(caught.value)
 
 
+@pytest.mark.slow
 def test_what_is_on_the_host_dominates_no_device() -> None:
     with pytest.raises(PlanError, match="most of it ") as caught:
         evaluate(
@@ -166,6 +174,7 @@ def test_what_is_on_the_host_dominates_no_device() -> None:
     assert "host" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_policy_has_a_curve_with_the_next_choices() -> None:
     plan = evaluate(unrolled(), ml.NumpyBackend(ONE), checkpointing=0.7).compiled.plan
     policy, peak = plan.policy, plan.memory().peak
@@ -177,6 +186,7 @@ def test_the_policy_has_a_curve_with_the_next_choices() -> None:
     assert plan_from_json(plan_to_json(plan)).policy == policy
 
 
+@pytest.mark.slow
 def test_the_trade_off_is_drawn_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     plan = evaluate(unrolled(), ml.NumpyBackend(ONE), checkpointing=0.7).compiled.plan
     figure = visualize.plot_memory_tradeoff(plan)

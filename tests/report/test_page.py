@@ -96,6 +96,7 @@ def test_the_page_needs_nothing_else() -> None:
     assert {row["what"] for row in found["collectives"]} >= {"all_reduce over tensor"}
 
 
+@pytest.mark.slow
 def test_a_click_on_a_layer_shows_its_tensors_and_collectives(tmp_path: Path) -> None:
     count = "document.querySelectorAll('#%s tr').length - 1"
     noted = {

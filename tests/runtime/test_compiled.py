@@ -308,6 +308,7 @@ TWO_AXES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @quick(lambda first: first in TWO_AXES[1::5])
 @pytest.mark.parametrize("first", TWO_AXES, ids=str)
 def test_two_linears_in_every_sharding_equal_one_device(first: P | None) -> None:

@@ -196,6 +196,7 @@ def test_a_precision_policy_holds_in_the_blocks(how: str) -> None:
     np.testing.assert_allclose(found["y"], expected["y"], atol=0.02 * scale)
 
 
+@pytest.mark.slow
 def test_a_gradient_of_a_gradient() -> None:
     """Second derivatives are taken through plain attention, wherever the sequence lies."""
 

@@ -13,6 +13,7 @@ from mithril import P
 from tests.conformance.engines import BACKENDS, opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["numpy", *BACKENDS])
 def test_a_deep_copy_has_values_of_its_own_where_the_array_lies(name: str) -> None:
     backend = opened(name, data=2)

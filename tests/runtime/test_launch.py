@@ -144,6 +144,7 @@ class TestEnds:
         assert run.outcome.code == 7
         assert re.search(r"rank 1 ended with exit code 7 .* after \d+\.\d s$", run.outcome.text)
 
+    @pytest.mark.slow
     def test_those_that_fail_at_once_are_all_named(self, tmp_path: Path) -> None:
         """A launcher that was stopped sees both at one look."""
         dies = "exit({code})"
@@ -321,6 +322,7 @@ class TestLauncherStops:
             output, _ = process.communicate(timeout=LONG)
         assert (process.returncode, output) == (0, b"[0] done\n")
 
+    @pytest.mark.slow
     def test_a_killed_launcher_takes_all_along(self, tmp_path: Path) -> None:
         nested = CHILD.format(code=DEAF + SLEEP, options=", start_new_session=True")
         # Computes without end in one call that holds the interpreter lock.
@@ -331,6 +333,7 @@ class TestLauncherStops:
             process.wait(LONG)
             wait_until(lambda: not any(map(is_alive, found)))
 
+    @pytest.mark.slow
     def test_a_killed_watchdog_ends_the_launch(self, tmp_path: Path) -> None:
         nested = CHILD.format(code=DEAF + SLEEP, options=", start_new_session=True")
         with launcher(tmp_path, nested + SHOW + SLEEP) as process:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from mithril.plugins import Command
 from mithril.runtime.launch import Outcome, supervise
 from mithril.runtime.launch.lines import LONGEST, Lines
@@ -17,6 +18,7 @@ from tests.runtime.jobs import LONG, Run, launcher, ranks
 
 
 class TestOutput:
+    @pytest.mark.slow
     def test_a_line_shows_before_the_process_ends(self, tmp_path: Path) -> None:
         """Python itself holds lines back where its output is no terminal."""
         done = tmp_path / "done"
@@ -64,6 +66,7 @@ class TestOutput:
         assert run.output == b"own prefix\n"
         assert run.outcome.text.startswith(f"'{sys.executable}' ended with exit code 2")
 
+    @pytest.mark.slow
     def test_a_slow_reader_that_does_not_block(self, tmp_path: Path) -> None:
         ours, theirs = os.pipe()
         os.set_blocking(theirs, False)

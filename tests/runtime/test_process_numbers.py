@@ -35,6 +35,7 @@ print(ml.is_main())
 """
 
 
+@pytest.mark.slow
 def test_nobody_knows_before_a_backend_is_open() -> None:
     done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=True)
     remedy = "is known when a backend is open, and none was opened yet; open one first, such as ml."

@@ -64,6 +64,7 @@ def build(blocks: list[str], vocabulary: int) -> ml.Model:
     return model
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(40))
 @given(st.data())
 def test_a_mesh_equals_one_device(data: st.DataObject) -> None:

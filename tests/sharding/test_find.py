@@ -78,6 +78,7 @@ def test_what_is_found_is_the_best_of_all(problem: tuple[Everything, Search]) ->
     assert math.floor(found.cost) == best  # ties are decided below a picosecond
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(32))
 @given(problems(), st.floats(0.0, 1.0))
 def test_within_memory_the_answer_is_that_of_the_integer_program(

@@ -89,6 +89,7 @@ def list_all(mesh: Mesh, rank: int) -> tuple[Sharding, ...]:
     return tuple(found)
 
 
+@pytest.mark.slow
 @quick(lambda shape: len(shape) < 3)
 @pytest.mark.parametrize("shape", [(64,), (64, 12), (64, 64, 64), (16, 64, 4)], ids=str)
 def test_all_pairs_on_three_axes_cost_what_their_paths_do(shape: tuple[int, ...]) -> None:

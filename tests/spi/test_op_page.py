@@ -35,6 +35,7 @@ def row_of(name: str) -> list[str]:
     return [cell.strip() for cell in row.strip("|").split(" | ")]
 
 
+@pytest.mark.slow
 def test_the_page_is_up_to_date() -> None:
     assert TOOL.write_page() == PAGE, "run python tools/list_ops.py"
 
@@ -59,6 +60,7 @@ def test_a_row_says_what_an_op_is_given_gives_and_expands_into() -> None:
     assert row_of("add")[5] == ""
 
 
+@pytest.mark.slow
 def test_a_page_that_is_not_up_to_date_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

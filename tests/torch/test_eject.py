@@ -135,6 +135,7 @@ class TestCode:
 
 
 class TestFile:
+    @pytest.mark.slow
     def test_one_device(self, single: Case, tmp_path: Path) -> None:
         file = single.compiled.eject(tmp_path / "step.py")
         assert [path.name for path in tmp_path.iterdir()] == ["step.py"]
@@ -164,6 +165,7 @@ class TestFile:
         assert "Signal 9" in done.stderr or "-9" in done.stderr
         grid.check(loaded(tmp_path / "out.pt"))
 
+    @pytest.mark.slow
     def test_a_loop_with_attention_and_dropout(self, tmp_path: Path) -> None:
         block = ml.Model()
         block |= ml.LayerNorm(name="norm")(input="x", output="n")

@@ -42,6 +42,7 @@ def no_graphs_stay() -> Iterator[None]:
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # the compiler has some of its own
 @pytest.mark.usefixtures("no_graphs_stay")
 @pytest.mark.parametrize("is_whole_step", [False, True])

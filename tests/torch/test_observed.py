@@ -127,6 +127,7 @@ print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
 
 
+@pytest.mark.slow
 def test_observing_does_not_load_the_compiler() -> None:
     """Which takes PyTorch seconds, in every worker."""
     done = ran([sys.executable, "-c", RECORDED])

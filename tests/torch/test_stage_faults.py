@@ -60,6 +60,7 @@ def _stage() -> ml.Model:
     return model
 
 
+@pytest.mark.slow
 @quick(lambda rank: rank == 1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_in_the_middle_of_a_step(rank: int) -> None:
@@ -101,6 +102,7 @@ def test_a_rank_that_fails_while_others_wait_for_it(rank: int) -> None:
     assert time.monotonic() - start < SOON
 
 
+@pytest.mark.slow
 def test_all_go_on_after_an_error_that_left_no_message_behind() -> None:
     victim = Victim(timeout=81.0)
     before = victim.executable.generated.text

@@ -236,6 +236,7 @@ def test_the_result_of_ranks_in_threads_is_that_of_one_device() -> None:
         np.testing.assert_allclose(own, expected[name].numpy(), *TOLERANCE["float32"])
 
 
+@pytest.mark.slow
 def test_fewer_activations_are_alive_in_1f1b_than_in_gpipe() -> None:
     """The first of 4 stages has 4 micro-batches under way instead of all 16."""
     gpipe, one = (in_threads(4, schedule, 64).most for schedule in ("gpipe", "1f1b"))

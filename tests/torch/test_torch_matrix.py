@@ -21,6 +21,7 @@ from tests.matrix_rows import tiny
 from tests.profiles import quick
 
 
+@pytest.mark.slow
 @quick(lambda kind, model: kind == "step" and model in ("mlp", "gpt", "resnet"))
 @pytest.mark.parametrize("kind", ["forward", "step"])
 @pytest.mark.parametrize("model", FAMILIES)

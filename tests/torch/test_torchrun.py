@@ -196,6 +196,7 @@ backend.ones(2, sharding=P("data")).sum().item()
     assert re.search(rf"torchrun: rank 1 ended {how} \(pid \d+\); all ranks", done.stderr)
 
 
+@pytest.mark.slow
 def test_a_job_needs_a_place_to_meet(tmp_path: Path) -> None:
     code = """
 for changed in ({"MASTER_ADDR": None}, {"WORLD_SIZE": "two"}):

@@ -127,6 +127,7 @@ def check(backend: ml.Backend, strategy: str) -> None:
     np.testing.assert_allclose(found, wanted, *TOLERANCE[dtype])
 
 
+@pytest.mark.slow
 @quick(lambda strategy: strategy in ("zero 3, tensor", "bfloat16, master copies"))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_it_learns_the_same(strategy: str) -> None:

@@ -73,6 +73,7 @@ def check(step: TrainStep, optimizer: str = "adamw") -> None:
     np.testing.assert_allclose(found, expected(optimizer), *TOLERANCE["float32"])
 
 
+@pytest.mark.slow
 @quick(lambda zero: zero == 1)
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_it_learns_the_same(zero: int) -> None:
@@ -86,6 +87,7 @@ def test_it_learns_the_same_everywhere(backend: str, zero: int) -> None:
     check(make_step(opened(backend, **MESH), zero=zero))
 
 
+@pytest.mark.slow
 @quick(lambda optimizer: optimizer == "clipped")
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "adamw"])
 def test_an_optimiser_sees_whole_stacks(optimizer: str) -> None:
@@ -140,6 +142,7 @@ def test_stages_and_zero_save_memory(zero: int, share: float) -> None:
     assert count_kept(MESH, zero) == pytest.approx(share * count_kept({"data": 2}, 0), rel=0.01)
 
 
+@pytest.mark.slow
 def test_its_parameters_are_evaluated_as_they_lie() -> None:
     backend = ml.NumpyBackend(ml.Mesh(**MESH))
     step = make_step(backend, zero=3)

@@ -140,6 +140,7 @@ sys.stdout.write(seen.decode())
 """
 
 
+@pytest.mark.slow
 def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     pytest.importorskip("pty")
     done = subprocess.run(
@@ -152,6 +153,7 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     assert re.search(r"20/20 ━+ loss 1\.5  \d+ samples/s", states[-1]), states[-1]
 
 
+@pytest.mark.slow
 def test_training_brings_no_rich_and_no_framework_to_the_import(tmp_path: Path) -> None:
     code = """
 ml.train(lambda s, b: (s + b, {"loss": 0}), 0, iter([1, 2]), log_every=1)

@@ -104,6 +104,7 @@ def shapes_of(graph: Graph, name: str) -> list[tuple[int, ...]]:
     return [node.outputs[0].type.shape for node in all_nodes(graph) if node.op.name == name]
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(200))
 @given(graphs_that_read_parts())
 def test_values_and_gradients_stay_and_arithmetic_never_grows(graph: Graph) -> None:

@@ -37,6 +37,7 @@ def test_a_record_of_nothing_is_refused(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_the_fastest_is_taken_and_kept_in_a_record(tmp_path: Path) -> None:
     backend, path = ml.NumpyBackend(ml.Mesh(data=2)), tmp_path / "record.jsonl"
     given = {"input_shapes": SHAPES, "tuning_budget_hours": 0.01, "record": path}
@@ -56,6 +57,7 @@ def test_the_fastest_is_taken_and_kept_in_a_record(tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) == len(rows) + 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_or_takes_long_is_an_error() -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
     worker = Worker(backend)
@@ -137,6 +139,7 @@ def test_what_cannot_be_run_after_all_leaves_the_others(monkeypatch: pytest.Monk
     assert found.schedule == "alike"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["memory_usage", "communication"])
 def test_bytes_are_not_measured(objective: str) -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
@@ -199,6 +202,7 @@ def test_records(tmp_path: Path) -> None:
         record.load()
 
 
+@pytest.mark.slow
 def test_if_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "ask", lambda self, what, limit: {"error": "MemoryError: no"})
     backend = ml.NumpyBackend(ml.Mesh(data=2))

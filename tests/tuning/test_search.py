@@ -40,6 +40,7 @@ def tune(name: str, objective: str = "throughput", hardware: str = H100) -> Tune
     return TunedModel(make(), shapes, ml.Hardware.load(hardware), ml.Precision(), objective)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("objective", ["throughput", "latency", "memory_usage"])
 def test_no_plan_is_below_its_bound(name: str, objective: str) -> None:
@@ -83,6 +84,7 @@ def test_what_is_left_out_has_a_bound_above_the_best() -> None:
     assert search.find_bound() <= min(c.cost("memory_usage") for c in search.planned)
 
 
+@pytest.mark.slow
 def test_a_wide_batch_of_a_small_model_is_split() -> None:
     """Gradients of few parameters are cheap to sum; to split channels, images would be sent."""
     model = ml.Model()
@@ -143,6 +145,7 @@ def test_layers_go_into_stages_where_the_link_between_nodes_is_slow() -> None:
     assert plan.timeline(slow).seconds == pytest.approx(found.findings.seconds)
 
 
+@pytest.mark.slow
 def test_what_lies_between_layers_is_split_beside_weights() -> None:
     """Norms and sums on a part of the sequence are computed, and kept, once in a tensor group."""
     backend = ml.NumpyBackend(ml.Mesh(tensor=4), hardware=H100)
@@ -159,6 +162,7 @@ def test_what_lies_between_layers_is_split_beside_weights() -> None:
     assert peaks[0].peak < peaks[1].peak
 
 
+@pytest.mark.slow
 def test_parameters_are_split_where_they_would_not_fit() -> None:
     """Copies of all parameters are more than a device holds; ZeRO 3 keeps a part on each."""
     small = replace(ml.Hardware.load(H100), name="small", memory_bytes=3_000_000)
@@ -195,6 +199,7 @@ def test_what_no_recipe_splits_is_searched() -> None:
         ml.compile(model, backend, partition_strategy=found, partition_objective="communication")
 
 
+@pytest.mark.slow
 def test_the_mesh_of_a_backend_stays_and_its_axes_get_roles() -> None:
     backend = ml.NumpyBackend(device_mesh=(4, 2))
     found = ml.auto_tune(make_mlp(), backend, input_shapes=SHAPES, measure=False)
@@ -204,6 +209,7 @@ def test_the_mesh_of_a_backend_stays_and_its_axes_get_roles() -> None:
     assert found.findings.profile == "simulated"
 
 
+@pytest.mark.slow
 def test_what_the_model_says_stays() -> None:
     model = make_mlp()
     model.shard({"up.weight": ml.P(None, "model")})
@@ -230,6 +236,7 @@ def test_what_cannot_be_planned_is_no_alternative() -> None:
     assert not {row.kind for row in rows} & set(refused)
 
 
+@pytest.mark.slow
 def test_alternatives_say_what_they_would_cost_more() -> None:
     found = ml.auto_tune(make_mlp(), H100, input_shapes=SHAPES, devices=4).findings
     assert found.alternatives
@@ -313,6 +320,7 @@ def test_stages_compute_products_of_their_whole_size() -> None:
     assert seconds[0] == pytest.approx(seconds[1])
 
 
+@pytest.mark.slow
 def test_a_plan_corrects_the_estimates_of_its_kind() -> None:
     tuned = tune("deep")
     search = Search(tuned, patience=2)
@@ -380,6 +388,7 @@ def test_inputs_of_outputs_that_are_not_wanted_are_not_asked_for() -> None:
     assert list(found.inputs) == ["x"]
 
 
+@pytest.mark.slow
 def test_outputs_that_are_not_wanted_cost_nothing() -> None:
     model = make_mlp()
     model |= ml.Linear(4096, name="wide")(input="h", output="z")
@@ -395,6 +404,7 @@ def test_outputs_that_are_not_wanted_cost_nothing() -> None:
         ml.auto_tune(model, H100, **given, outputs=["y"], optimizer=ml.optim.adam(1e-3))
 
 
+@pytest.mark.slow
 def test_experts_that_cut_an_axis_are_planned_with_micro_batches() -> None:
     """Experts that cut the axis of samples; batches that are put together lie over all of it."""
     case = make_case("moe_small", 0, 8)

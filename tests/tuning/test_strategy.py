@@ -84,6 +84,7 @@ def test_results_are_those_of_one_device() -> None:
         np.testing.assert_allclose(gradients[name].numpy(), slope.numpy(), rtol, atol)
 
 
+@pytest.mark.slow
 def test_stages_micro_batches_and_zero_reach_the_plan() -> None:
     model = make_deep()
     shapes = dict.fromkeys(ml.compile(model, ml.NumpyBackend()).inputs, (8, 32))

@@ -321,6 +321,7 @@ def test_a_figure_is_saved(tmp_path: Path, ending: str) -> None:
     assert path.read_bytes().startswith(start)
 
 
+@pytest.mark.slow
 def test_no_state_of_matplotlib_changes_and_no_window_opens(tmp_path: Path) -> None:
     code = f"""
 import sys, matplotlib

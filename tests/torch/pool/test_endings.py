@@ -78,6 +78,7 @@ def kept(target: Victim, handle: RemoteArray) -> bool:
     return (part.data.view(np.float64) == NUMBERS).all() and works(target.pool)
 
 
+@pytest.mark.slow
 @quick(lambda seconds: seconds < 1)
 @quick(lambda seconds, chance: chance == 0)
 @pytest.mark.parametrize("seconds", [0.2, 2.0])
@@ -270,6 +271,7 @@ def test_ctrl_c_of_a_terminal_while_workers_start() -> None:
     assert all(map(is_gone, pids))
 
 
+@pytest.mark.slow
 @quick(lambda number: number == signal.SIGKILL)
 @quick(lambda work, number: "sleep" in work or number == signal.SIGTERM)
 @REPETITIONS

@@ -116,6 +116,7 @@ def test_stopped_and_continued() -> None:
     thread.join()
 
 
+@pytest.mark.slow
 @REPETITIONS
 def test_an_exception_while_others_are_in_a_collective(chance: int) -> None:
     target, luck = victim(), dice(chance)
@@ -298,6 +299,7 @@ class TestThePoolGoesOn:
             pool.fetch(with_no_type, 0)
         assert works(pool)
 
+    @pytest.mark.slow
     def test_unless_the_ranks_are_not_in_step(self) -> None:
         """One rank has skipped a collective that no other had to wait for."""
         target = victim()
@@ -332,6 +334,7 @@ class TestThePoolGoesOn:
 
 
 class TestStarting:
+    @pytest.mark.slow
     def test_a_device_that_is_not_there(self) -> None:
         before = system()
         count = torch.cuda.device_count()

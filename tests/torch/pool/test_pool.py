@@ -237,6 +237,7 @@ def test_threads_take_turns(pool: Pool):
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_settings_make_pools(pool: Pool):
     assert Pool.of(2) is pool
     other = Pool.of(2, timeout=30.0)
