@@ -54,11 +54,13 @@ def texts_of_tests() -> str:
         if path != Path(__file__):
             nodes = list_nodes_of(path)
             documents = {node.value for node in nodes if isinstance(node, ast.Expr)}
-            for node in nodes:
-                if isinstance(node, ast.JoinedStr | ast.Constant) and node not in documents:
-                    text = literals(node)
-                    found += [text, re.sub(r"\\(.)", r"\1", text)]
-    return "\n".join(found)
+            found += [
+                literals(node)
+                for node in nodes
+                if isinstance(node, ast.JoinedStr | ast.Constant) and node not in documents
+            ]
+    said = "\n".join(found)
+    return said + re.sub(r"\\(.)", r"\1", said)
 
 
 def stretches(text: str) -> set[str]:

@@ -48,10 +48,7 @@ def losses_alone(name: str) -> list[float]:
     return train(compiled, inputs, start(compiled), STEPS)[1]
 
 
-@quick(lambda name: name == "mlp")
-@quick(
-    lambda name, source, here, target, there: (name, source) in {("mlp", "jax"), ("llama", "numpy")}
-)
+@quick(lambda name, source: (name, source) == ("mlp", "jax"))
 @pytest.mark.parametrize(("name", "source", "here", "target", "there"), CHOSEN)
 def test_a_training_goes_on_elsewhere(
     name: str, source: str, here: str, target: str, there: str, tmp_path: Path

@@ -17,6 +17,13 @@ from tests.profiles import quick, runs_all
 LEVEL = Level.full if runs_all() else Level.basic
 CHECKS = [check for check in list_checks() if check.level.rank <= LEVEL.rank]
 ON_ONE_DEVICE = ("ops", "gradients")
+SLOW_ON_JAX = {
+    "precision/bfloat16",
+    "precision/float16",
+    "arrays/reshard",
+    "models/GPT on one device",
+}
+"""Checks for which XLA compiles dozens of programs."""
 
 
 @cache
@@ -25,6 +32,7 @@ def run_on(backend: str) -> Run:
     return Run(name_of(backend), LEVEL, mesh, options=options_of(backend))
 
 
+@quick(lambda backend, check: backend != "jax" or check.id not in SLOW_ON_JAX)
 @quick(lambda check: check.group != "leaks")
 @quick(lambda backend, check: backend != LOCKSTEP or check.group not in ON_ONE_DEVICE)
 @pytest.mark.parametrize("backend", ["numpy", *BACKENDS])

@@ -183,7 +183,7 @@ ENDINGS = [
 ]
 
 
-@quick(lambda rank, end: rank == 0 and "exit(3)" not in end)
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "end", "code"), ENDINGS)
 def test_a_process_that_fails_ends_the_job_at_once(
     rank: int, end: str, code: int, tmp_path: Path

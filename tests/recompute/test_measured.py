@@ -37,6 +37,7 @@ def test_pytorch_allocates_less() -> None:
     assert least < 0.5 * allocate(unrolled(), SHAPES["input"])[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [unrolled, looped], ids=["unrolled", "loop"])
 @pytest.mark.parametrize("budget", [0.8, 0.6])
 def test_what_pytorch_holds_keeps_to_the_budget(

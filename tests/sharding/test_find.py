@@ -21,7 +21,7 @@ from mithril.sharding.widen import widen
 from mithril.types import DType, TensorType
 
 from benchmarks.search_program import solve_program
-from tests.profiles import scaled
+from tests.profiles import runs_all, scaled
 from tests.sharding.brute import Everything
 
 MESHES = [Mesh(a=2), Mesh(a=4), Mesh(a=8), Mesh(a=2, b=2)]
@@ -67,7 +67,7 @@ def problems(draw: st.DrawFn) -> tuple[Everything, Search]:
     return everything, search
 
 
-@settings(max_examples=scaled(200))
+@settings(max_examples=200 if runs_all() else 12)
 @given(problems())
 def test_what_is_found_is_the_best_of_all(problem: tuple[Everything, Search]) -> None:
     every, _ = problem

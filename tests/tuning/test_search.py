@@ -23,7 +23,6 @@ from mithril.tuning.search import Search
 from mithril.tuning.space import _divisors, list_configs
 
 from benchmarks.recipe_models import make_case
-from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 from tests.tuning.models import H100, TOKENS, make_deep, make_gpt, make_mlp
 
@@ -56,7 +55,7 @@ def test_no_plan_is_below_its_bound(name: str, objective: str) -> None:
     assert seen
 
 
-@quick(lambda objective: objective == "throughput")
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["throughput", "latency", "memory_usage", "communication"])
 def test_it_is_the_best_of_all(objective: str) -> None:
     tuned = tune("mlp", objective)

@@ -101,7 +101,7 @@ def test_ctrl_c_waits_for_the_program(
     )
 
 
-@quick(lambda is_kept: is_kept)
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "is_kept"), [(2, True), (3, False)])
 def test_the_third_ctrl_c_ends_the_workers(
     times: int, is_kept: bool, capsys: pytest.CaptureFixture[str]
