@@ -2,7 +2,8 @@
 
 A test that takes long, or proves more of what another one shows, bears the marker `slow` and runs
 under `--all` only; where that depends on its parameters, it is `quick` on a condition. A property
-test draws `scaled` numbers of examples. What XLA compiles it optimises in the whole run only.
+test draws `scaled` numbers of examples. What XLA compiles it compiles as for users in the whole run
+only (`conftest.py`).
 Tolerances are the same. A whole run may be cut into parts, of which a test is in one (`--part`): CI
 runs everything in `quick`, and one part of the whole run that changes from commit to commit.
 """
