@@ -76,9 +76,16 @@ def test_a_mesh_of_more_than_eight() -> None:
 
 
 @pytest.mark.slow
-def test_a_number_the_user_chose_stays() -> None:
+@pytest.mark.parametrize("chosen", ["1", "3", "12"])
+def test_a_number_the_user_chose_stays(chosen: str) -> None:
     code = "import mithril as ml, jax\nml.JaxBackend()\nprint(len(jax.devices()))"
-    assert printed(code, JAX_NUM_CPU_DEVICES="12") == ["12"]
+    assert printed(code, JAX_NUM_CPU_DEVICES=chosen) == [chosen]
+
+
+@pytest.mark.slow
+def test_a_mesh_of_more_than_the_user_chose() -> None:
+    code = "import mithril as ml\nprint(ml.JaxBackend(device_mesh=(3,)).ones(6).shape)"
+    assert printed(code, JAX_NUM_CPU_DEVICES="2") == ["(6,)"]
 
 
 @pytest.mark.slow

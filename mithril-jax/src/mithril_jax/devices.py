@@ -25,7 +25,7 @@ from mithril.spi import (
 )
 
 FEWEST_CPUS = 8
-"""So many virtual CPU devices are made at least: a later backend may ask for a larger mesh."""
+"""So many virtual CPU devices are made unless the user says how many: for later, larger meshes."""
 
 
 def find_devices(count: int, platform: str | None) -> list[Any]:
@@ -65,12 +65,15 @@ def find_devices(count: int, platform: str | None) -> list[Any]:
 
 
 def _ask_for_cpus(count: int) -> bool:
-    """Set the number of virtual CPU devices; return whether JAX has started already."""
-    wanted = max(count, FEWEST_CPUS)  # of each process: JAX cannot say yet how many there are
-    if read_config("jax_num_cpu_devices") >= wanted:
+    """Set the number of virtual CPU devices, unless enough are asked for.
+
+    Returns:
+        Whether it would have to be set, and JAX has started already.
+    """
+    if read_config("jax_num_cpu_devices") >= count:  # -1 where nobody has said a number
         return False
-    try:
-        jax.config.update("jax_num_cpu_devices", wanted)
+    try:  # of each process: JAX cannot say yet how many there are
+        jax.config.update("jax_num_cpu_devices", max(count, FEWEST_CPUS))
     except RuntimeError:
         return True
     return False
