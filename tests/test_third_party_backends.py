@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.plugin_packages import installed, mithril, python
-from tests.profiles import quick
 
 NAMES = ("strict", "eager", "dask")
 
@@ -30,7 +29,6 @@ def test_the_demo_on_four_devices_equals_one(name: str, packages: Path) -> None:
 
 
 @pytest.mark.slow
-@quick(lambda name: name == "eager")
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_of_the_demo_are_those_of_numpy(name: str, packages: Path) -> None:
     """Those of `mithril demo`, without the text that it writes."""
@@ -46,7 +44,6 @@ def test_steps_of_the_demo_are_those_of_numpy(name: str, packages: Path) -> None
 
 
 @pytest.mark.slow
-@quick(lambda name, level: level == "smoke" and name != "dask")
 @pytest.mark.parametrize(
     ("name", "level"),
     [

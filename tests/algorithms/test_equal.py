@@ -127,7 +127,6 @@ def test_every_backend_carries_algorithms_out(backend: str, data: st.DataObject,
     compare_on(backend, drawn, seed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_halving"])
 def test_backends_carry_an_all_reduce_out(backend: str, algorithm: str) -> None:
@@ -135,7 +134,6 @@ def test_backends_carry_an_all_reduce_out(backend: str, algorithm: str) -> None:
     compare_on(backend, Case(Mesh(a=3), op, (TensorType((4, 2), DType.float32),), algorithm), 0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reduction", ["sum", "max"])
 def test_several_operands_are_scattered_together(backend: str, reduction: str) -> None:

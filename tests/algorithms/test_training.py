@@ -8,7 +8,6 @@ import pytest
 from mithril.mesh import Mesh
 
 from tests.conformance.engines import BACKENDS, name_of, options_of
-from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 ALGORITHMS = ("ring", "tree", "direct", "recursive_halving", "hierarchical", "auto")
@@ -47,7 +46,6 @@ def train(backend: ml.Backend, algorithm: str | None) -> tuple[np.ndarray, ml.Tr
 
 
 @pytest.mark.slow
-@quick(lambda backend, mesh: backend == "numpy" and "pipe" in mesh)
 @pytest.mark.parametrize("backend", ["numpy", *BACKENDS])
 @pytest.mark.parametrize("mesh", [{"data": 4}, {"pipe": 2, "data": 2}], ids=str)
 def test_steps_equal_those_of_the_backends_own_collectives(

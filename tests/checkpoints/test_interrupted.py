@@ -13,8 +13,6 @@ import pytest
 from mithril import P
 from mithril.checkpoints import files
 
-from tests.profiles import quick
-
 STEPS = ("fsync", "replace")
 """What a save asks of the system where it may be interrupted."""
 
@@ -110,7 +108,6 @@ ml.save(path, tree_of(2))
 
 
 @pytest.mark.slow
-@quick(lambda name, number: (name, number) == ("replace", 1))
 @pytest.mark.parametrize(
     ("name", "number", "value"), [("replace", 1, 1), ("replace", 2, 1), ("fsync", 5, 2)]
 )

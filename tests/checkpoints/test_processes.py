@@ -10,7 +10,6 @@ import pytest
 
 from tests.conformance.engines import BACKENDS
 from tests.mlx.jobs import mpirun
-from tests.profiles import quick
 from tests.runtime.scripts import launched, lines_of, script
 
 JOBS = [backend for backend in BACKENDS if "lockstep" not in backend.values[0]]
@@ -53,7 +52,6 @@ except ml.CheckpointError as error:
 
 
 @pytest.mark.slow
-@quick(lambda backend: backend == "mlx")
 @pytest.mark.parametrize("backend", JOBS)
 def test_each_process_writes_and_reads_its_own_parts(backend: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"

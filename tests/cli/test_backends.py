@@ -23,7 +23,6 @@ from tests.plugin_packages import (
     python,
     write_plugin,
 )
-from tests.profiles import quick
 
 NUMPY = version("numpy")
 
@@ -273,7 +272,6 @@ assert not {"jax", "mlx", "torch", "acme_good.framework"} & set(sys.modules)
         assert {row["name"] for row in loaded} >= {"numpy", "tpu-sim"}
 
     @pytest.mark.slow
-    @quick(lambda colored: colored)
     @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
     @pytest.mark.parametrize(("variables", "colored"), [({}, True), ({"NO_COLOR": "1"}, False)])
     def test_colour_is_for_terminals_only(
@@ -293,7 +291,6 @@ assert not {"jax", "mlx", "torch", "acme_good.framework"} & set(sys.modules)
 
 class TestInfo:
     @pytest.mark.slow
-    @quick(lambda name: name != "numpy")
     @pytest.mark.parametrize("name", ["numpy", "tpu-sim"])
     def test_it_opens_the_backend(self, name: str, packages: Path) -> None:
         done = mithril("backends", "info", name, path=packages)
@@ -332,7 +329,6 @@ class TestInfo:
         )
 
     @pytest.mark.slow
-    @quick(lambda name: name == "quantum")
     @pytest.mark.parametrize(
         ("name", "text"),
         [

@@ -11,7 +11,6 @@ from mithril.cli.mesh import read_mesh
 from mithril.errors import OptionError
 
 from tests.plugin_packages import mithril
-from tests.profiles import quick
 
 STEPS = ("--steps", "12")
 
@@ -52,7 +51,6 @@ def test_it_ends_with_the_proof(output: str) -> None:
 
 
 @pytest.mark.slow
-@quick(lambda mesh: mesh == "data=3")
 @pytest.mark.parametrize("mesh", ["data=4", "data=3", "tensor=2", "data=1"])
 def test_other_meshes(mesh: str) -> None:
     done = mithril("demo", "--mesh", mesh, "--steps", "1", path=Path())
@@ -61,7 +59,6 @@ def test_other_meshes(mesh: str) -> None:
 
 
 @pytest.mark.slow
-@quick(lambda arguments: "nunpy" in arguments)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

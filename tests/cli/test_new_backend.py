@@ -13,11 +13,9 @@ from mithril.cli.new_backend import FILES, write_backend
 from mithril.errors import OptionError
 
 from tests.plugin_packages import environment, install_projects, mithril
-from tests.profiles import quick
 
 
 @pytest.mark.slow
-@quick(lambda on: on == "torch-like")
 @pytest.mark.parametrize("on", ["array-api", "torch-like"])
 def test_it_passes_unchanged(on: str, tmp_path: Path) -> None:
     name = f"npu-{on.partition('-')[0]}"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.engines import BACKENDS
-from tests.profiles import quick
 from tests.runtime.scripts import launched, script
 
 JOBS = [backend for backend in BACKENDS if "lockstep" not in backend.values[0]]
@@ -50,7 +49,6 @@ print("losses", sum(history["loss"].values()))
 
 
 @pytest.mark.slow
-@quick(lambda backend: backend == "mlx")
 @pytest.mark.parametrize("backend", JOBS)
 def test_each_process_reads_its_own_rows(backend: str, tmp_path: Path) -> None:
     devices = 4 if backend == "jax" else 2

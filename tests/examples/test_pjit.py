@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.profiles import quick
-
 FOLDER = Path(__file__).parent.parent.parent / "examples/pjit"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if path.name != "setting.py")
 PACKAGES = {"numpy": "mithril", "jax": "mithril_jax", "mlx": "mithril_mlx"}
@@ -28,7 +26,6 @@ def test_there_are_eleven_and_each_is_in_the_table() -> None:
 
 
 @pytest.mark.slow
-@quick(lambda backend, script: script.stem in QUICK[backend])
 @pytest.mark.parametrize("backend", PACKAGES)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_script(script: Path, backend: str) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.profiles import quick
-
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 PACKAGES = {
     "numpy": "mithril", "jax": "mithril_jax", "torch": "mithril_torch", "mlx": "mithril_mlx",
@@ -41,8 +39,6 @@ def numbers(lines: list[str]) -> list[float]:
 
 
 @pytest.mark.slow
-@quick(lambda backend: backend == "numpy")
-@quick(lambda backend: backend != "torch")  # starts eight processes
 @pytest.mark.parametrize("backend", PACKAGES)
 def test_a_transformer_over_three_dimensions(backend: str) -> None:
     if importlib.util.find_spec(PACKAGES[backend]) is None:
@@ -54,7 +50,6 @@ def test_a_transformer_over_three_dimensions(backend: str) -> None:
 
 
 @pytest.mark.slow
-@quick(lambda backend: backend in {"numpy", "mlx"})
 @pytest.mark.parametrize("backend", PACKAGES)
 def test_layers_on_four_devices(backend: str) -> None:
     if importlib.util.find_spec(PACKAGES[backend]) is None:

@@ -23,7 +23,6 @@ from mithril_jax.lower import needs_flag
 
 from tests.engine.programs import program_of
 from tests.jax.models import SIZES, small_gpt
-from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 Rows = Counter[tuple[str, tuple[str, ...], int]]
@@ -63,7 +62,6 @@ def compiled_rows(compiled: ml.CompiledModel, inputs: dict, gradient: str = "los
 
 
 @pytest.mark.slow
-@quick(lambda mesh: mesh.size == 8)
 @pytest.mark.parametrize(
     "mesh", [ml.Mesh(data=4), ml.Mesh(tensor=4), ml.Mesh(data=4, tensor=2)], ids=str
 )

@@ -6,12 +6,10 @@ import mithril as ml
 import numpy as np
 import pytest
 
-from tests.profiles import quick
 from tests.runtime.test_context import HOW, SEQUENCE, agree, block, step
 
 
 @pytest.mark.slow
-@quick(lambda how: how == "ring")
 @pytest.mark.parametrize("how", HOW)
 def test_gspmd_runs_plain_attention(how: str) -> None:
     _, expected = step(block(None, causal=True), ml.NumpyBackend())

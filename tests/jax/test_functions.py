@@ -41,7 +41,6 @@ def by_jax(params, x, y):
     return ((hidden @ params["down"] - y) ** 2).mean()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("wrap", [lambda f: f, ml.checkpoint], ids=["kept", "again"])
 def test_value_and_gradient(mesh: ml.Mesh, wrap) -> None:

@@ -18,7 +18,6 @@ from jax.sharding import PartitionSpec as JaxP
 from mithril import P
 
 from tests.jax.models import mlp, small_gpt
-from tests.profiles import quick
 from tests.tolerances import DIFFERENCES, TOLERANCE
 
 RTOL, ATOL = TOLERANCE["float32"]
@@ -200,8 +199,6 @@ def test_orbax_saves_and_restores_parameters(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@quick(lambda mesh: mesh.size > 1)
-@quick(lambda mesh: mesh in MESHES[::2])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_gradient_of_a_loss(mesh: ml.Mesh) -> None:
     compiled, inputs = small_gpt(ml.JaxBackend(mesh))
@@ -215,7 +212,6 @@ def test_gradient_of_a_loss(mesh: ml.Mesh) -> None:
 
 
 @pytest.mark.slow
-@quick(lambda mesh: mesh == MESHES[-2])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_gradients_of_parameters_and_inputs(mesh: ml.Mesh) -> None:
     compiled, inputs = mlp(ml.JaxBackend(mesh))

@@ -7,11 +7,9 @@ import pytest
 from benchmarks.matrix import sides_jax
 from benchmarks.matrix.cases import DATA, DATA_TENSOR, FAMILIES, FSDP, TENSOR
 from tests.matrix_rows import tiny
-from tests.profiles import quick
 
 
 @pytest.mark.slow
-@quick(lambda kind, model: kind == "step" and model == "mlp")
 @pytest.mark.parametrize("kind", ["forward", "step"])
 @pytest.mark.parametrize("model", FAMILIES)
 def test_all_sides_agree(model: str, kind: str):
@@ -22,7 +20,6 @@ def test_all_sides_agree(model: str, kind: str):
 
 
 @pytest.mark.slow
-@quick(lambda model, parallelism: (model, parallelism) == ("mlp", DATA))
 @pytest.mark.parametrize(
     ("model", "parallelism", "sides"),
     [

@@ -10,7 +10,6 @@ from mithril import P
 
 from tests.pipeline.models import FEATURES, block, classifier, compared, samples
 from tests.pipeline.test_pipelines import MEGATRON
-from tests.profiles import quick
 
 PAIRWISE = [
     ("gpipe", 2, 1, 1), ("gpipe", 4, 2, 1),
@@ -21,8 +20,6 @@ PAIRWISE = [
 
 
 @pytest.mark.slow
-@quick(lambda stages: stages == 2)
-@quick(lambda stages, data, tensor: stages * data * tensor <= 4)
 @pytest.mark.parametrize(("schedule", "stages", "data", "tensor"), PAIRWISE)
 def test_schedules_on_meshes(schedule: str, stages: int, data: int, tensor: int) -> None:
     model = classifier(stages, microbatch_size=2)

@@ -11,7 +11,6 @@ import pytest
 
 from tests.kit.faulty import write_faulty
 from tests.plugin_packages import environment, mithril
-from tests.profiles import quick
 
 ON_OPS = ("backends", "check", "faulty", "--level", "smoke", "-k", "ops/t")
 WRONG = "wrap('tanh', lambda y: y * 1.01)\n"
@@ -45,7 +44,6 @@ def test_what_layers_need_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@quick(lambda gaps: gaps == "file")
 @pytest.mark.parametrize("gaps", ["spec", "file"])
 def test_known_gaps_are_strict_both_ways(gaps: str, tmp_path: Path) -> None:
     def run(fault: str, declared: str) -> subprocess.CompletedProcess[str]:
@@ -110,7 +108,6 @@ MISTAKES = [
 
 
 @pytest.mark.slow
-@quick(lambda options: options[0] == "--level")
 @pytest.mark.parametrize(("options", "code", "text"), MISTAKES, ids=str)
 def test_mistakes_are_one_line(
     options: tuple[str, ...], code: int, text: str, tmp_path: Path

@@ -10,8 +10,6 @@ from types import ModuleType
 
 import pytest
 
-from tests.profiles import quick
-
 TOOLS = Path(__file__).parents[2] / "tools"
 
 
@@ -41,7 +39,6 @@ def test_a_sound_copy_is_good() -> None:
 
 
 @pytest.mark.slow
-@quick(lambda number: number == 9)
 @pytest.mark.parametrize("number", [0, 9, 20])
 def test_some_are_found(number: int) -> None:
     found, _ = TOOL.try_in_copy(FAULTS[number])

@@ -14,7 +14,6 @@ from mithril.testing.compare import describe_difference
 
 from tests.kit.faulty import write_faulty
 from tests.plugin_packages import mithril
-from tests.profiles import quick
 
 LOSES_NAN = "wrap('relu', np.nan_to_num); wrap('tanh', np.nan_to_num)"
 
@@ -84,7 +83,6 @@ def test_causes_that_differ_in_numbers_are_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@quick(lambda group: group == "gradients")
 @pytest.mark.parametrize("group", ["ops", "gradients"])
 def test_float64_that_is_computed_in_less_is_told(group: str, tmp_path: Path) -> None:
     def list_causes(fault: str) -> set[str | None]:

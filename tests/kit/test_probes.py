@@ -150,7 +150,6 @@ OF_FEATURES = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @quick(lambda probe: " are kept" not in probe)  # which is seen after many runs
 @pytest.mark.parametrize("probe", [*PROBES, *OF_FEATURES])
 def test_a_mistake_is_found(probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

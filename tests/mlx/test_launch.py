@@ -16,7 +16,6 @@ from mithril_mlx.distributed import library_of
 from mithril_mlx.launch import commands
 
 from tests.mlx.jobs import launch, mpirun
-from tests.profiles import quick
 from tests.runtime.jobs import LOOPBACK, listening, processes_of, wait_until
 from tests.runtime.scripts import (
     TRAIN,
@@ -117,7 +116,6 @@ def job():
 
 
 @pytest.mark.slow
-@quick(lambda victim: victim == 2)
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_ends_the_job_with_its_name(job: Training, victim: int) -> None:
     """Its peers wait in a collective that nothing interrupts: they are killed, too."""

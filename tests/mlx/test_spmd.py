@@ -8,12 +8,10 @@ from __future__ import annotations
 import pytest
 
 from tests.mlx.jobs import SPMD, launch, mpirun
-from tests.profiles import quick
 from tests.runtime.scripts import lines_of
 
 
 @pytest.mark.slow
-@quick(lambda mesh: mesh == "data=2")
 @pytest.mark.parametrize("mesh", ["data=2", "a=4", "a=2,b=2", "a=2,b=2:b,a", "a=3,b=2"])
 def test_a_ring_gives_what_one_device_gives(mesh: str) -> None:
     """Over all processes natively, over some emulated: two gather, three have a slot a group."""

@@ -17,10 +17,9 @@ from mithril.engine.host_arena import host_arena, lies_in_arena
 from mithril.errors import OptionError, PlanError
 from mithril.trees import flatten
 
-from tests.conformance.engines import BACKENDS, LOCKSTEP, opened
+from tests.conformance.engines import BACKENDS, opened
 from tests.offload.limited_step import OFFLOADED, make_step
 from tests.offload.models import ROWS, WIDTH, batch, layers
-from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 STATE = {"offload_optimizer": True}
@@ -52,7 +51,6 @@ def run(step: ml.TrainStep, steps: int = 3) -> tuple[Any, list[np.ndarray]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("axes", [{}, {"data": 2}], ids=str)
 @pytest.mark.parametrize("backend", KEPT)
-@quick(lambda backend, axes: not axes and backend != LOCKSTEP)
 def test_steps_are_those_without(backend: str, axes: dict[str, int]) -> None:
     on = opened(backend, **axes)
     _, expected = run(make(on, zero=1 if axes else 0))

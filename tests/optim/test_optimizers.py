@@ -14,7 +14,6 @@ from mithril.trees import flatten, names
 
 from tests.functional.backends import close, every_backend, opened
 from tests.optim.training import Values, draw_noise, draw_params, train, train_optax, train_torch
-from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 
@@ -202,7 +201,6 @@ def take_steps(backend: ml.Backend) -> dict:
 
 
 @pytest.mark.slow
-@quick(lambda name: name not in ("jax", "torch"))  # they take long to compile, and to start
 @every_backend
 def test_optimisers_are_the_same_on_every_backend(name: str) -> None:
     found, expected = take_steps(opened(name, x=2)), take_steps(ml.NumpyBackend(ml.Mesh(x=1)))

@@ -77,7 +77,6 @@ def test_stages_equal_one_device(where: str, spec: P, arrives: P | None) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arrives", [None, P("data")], ids=str)
-@quick(lambda arrives: arrives is None)
 def test_processes_of_torch_do_the_same(arrives: P | None) -> None:
     backend = ml.TorchBackend(ml.Mesh(data=2, pipeline=2), device="cpu")
     compared(pipeline(P("data"), "value"), backend, samples(16), spec=arrives, in_order=False)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from mithril import P
 
-from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
 F32 = np.float32
@@ -309,7 +308,6 @@ TWO_AXES = [
 
 
 @pytest.mark.slow
-@quick(lambda first: first in TWO_AXES[1::5])
 @pytest.mark.parametrize("first", TWO_AXES, ids=str)
 def test_two_linears_in_every_sharding_equal_one_device(first: P | None) -> None:
     """Forward alone, then forward and backward with the parameters the first plan laid out."""

@@ -15,8 +15,6 @@ from mithril.sharding import Resharder
 from mithril.sharding.move_prices import FORBIDDEN, PRICE_UNIT, MovePrices
 from mithril.types import DType, TensorType
 
-from tests.profiles import quick
-
 MESHES = [Mesh(a=4, b=2), Mesh(a=2, b=3, c=2), Mesh(a=2, b=2, c=2, d=2)]
 SIZES = [1, 4, 6, 10, 16, 24]
 H100 = Hardware.load("h100-sxm")
@@ -90,7 +88,6 @@ def list_all(mesh: Mesh, rank: int) -> tuple[Sharding, ...]:
 
 
 @pytest.mark.slow
-@quick(lambda shape: len(shape) < 3)
 @pytest.mark.parametrize("shape", [(64,), (64, 12), (64, 64, 64), (16, 64, 4)], ids=str)
 def test_all_pairs_on_three_axes_cost_what_their_paths_do(shape: tuple[int, ...]) -> None:
     mesh, type = Mesh(a=4, b=4, c=2), TensorType(shape, DType.float32)

@@ -16,7 +16,6 @@ import pytest
 from mithril.errors import BackendError
 from mithril_torch.executors.workers import ProgramSourceMap, WorkersExecutable
 
-from tests.profiles import quick
 from tests.torch.pool.programs import until
 
 WIDTH, SOON = 384, 3.0
@@ -61,7 +60,6 @@ def _stage() -> ml.Model:
 
 
 @pytest.mark.slow
-@quick(lambda rank: rank == 1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_in_the_middle_of_a_step(rank: int) -> None:
     victim = Victim(timeout=61.0 + rank)
@@ -88,7 +86,6 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_step(rank: int) -> None:
 
 
 @pytest.mark.slow
-@quick(lambda rank: rank == 1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_fails_while_others_wait_for_it(rank: int) -> None:
     victim = Victim(timeout=71.0 + rank)

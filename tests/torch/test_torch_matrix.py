@@ -18,11 +18,9 @@ from benchmarks.matrix.cases import (
     TENSOR,
 )
 from tests.matrix_rows import tiny
-from tests.profiles import quick
 
 
 @pytest.mark.slow
-@quick(lambda kind, model: kind == "step" and model in ("mlp", "gpt", "resnet"))
 @pytest.mark.parametrize("kind", ["forward", "step"])
 @pytest.mark.parametrize("model", FAMILIES)
 def test_all_sides_agree(model: str, kind: str, monkeypatch: pytest.MonkeyPatch):

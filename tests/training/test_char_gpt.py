@@ -12,7 +12,7 @@ from mithril import P
 from mithril.runtime.training.step import TrainStep
 
 from tests.conformance.engines import BACKENDS, opened
-from tests.profiles import quick, runs_all
+from tests.profiles import runs_all
 from tests.tolerances import TOLERANCE
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 8
@@ -128,7 +128,6 @@ def check(backend: ml.Backend, strategy: str) -> None:
 
 
 @pytest.mark.slow
-@quick(lambda strategy: strategy in ("zero 3, tensor", "bfloat16, master copies"))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_it_learns_the_same(strategy: str) -> None:
     check(ml.NumpyBackend(ml.Mesh(**STRATEGIES[strategy][0])), strategy)

@@ -13,7 +13,6 @@ from mithril.ir import Phase
 from mithril.runtime.training.step import TrainStep
 
 from tests.conformance.engines import BACKENDS, opened
-from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 from tests.training.test_char_gpt import (
     BATCH,
@@ -74,7 +73,6 @@ def check(step: TrainStep, optimizer: str = "adamw") -> None:
 
 
 @pytest.mark.slow
-@quick(lambda zero: zero == 1)
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_it_learns_the_same(zero: int) -> None:
     check(make_step(ml.NumpyBackend(ml.Mesh(**MESH)), zero=zero))
@@ -88,7 +86,6 @@ def test_it_learns_the_same_everywhere(backend: str, zero: int) -> None:
 
 
 @pytest.mark.slow
-@quick(lambda optimizer: optimizer == "clipped")
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "adamw"])
 def test_an_optimiser_sees_whole_stacks(optimizer: str) -> None:
     """A norm, or the factors of a moment, are of the layers of all stages."""

@@ -17,7 +17,6 @@ import pytest
 from mithril.errors import BackendError
 from mithril_torch.executors.pool.remote_array import RemoteArray
 
-from tests.profiles import quick
 from tests.runtime.jobs import crowding
 from tests.torch.pool.programs import LOOP, children_of, is_gone, load, until
 from tests.torch.pool.victims import REPETITIONS, Victim, dice, victim, works
@@ -79,8 +78,6 @@ def kept(target: Victim, handle: RemoteArray) -> bool:
 
 
 @pytest.mark.slow
-@quick(lambda seconds: seconds < 1)
-@quick(lambda seconds, chance: chance == 0)
 @pytest.mark.parametrize("seconds", [0.2, 2.0])
 @REPETITIONS
 def test_ctrl_c_waits_for_the_program(
@@ -204,7 +201,6 @@ def test_an_exception_of_another_handler_waits_for_the_program() -> None:
 
 
 @pytest.mark.slow
-@quick(lambda to_group: to_group)
 @pytest.mark.parametrize("to_group", [False, True])
 def test_ctrl_c_of_a_user_who_trains(to_group: bool) -> None:
     """As from a terminal, which tells all of its processes, or from `kill`, which tells one."""
@@ -246,7 +242,6 @@ def workers(process: subprocess.Popen[str]) -> list[int]:
 
 
 @pytest.mark.slow
-@quick(lambda work: "short" in work)
 @pytest.mark.parametrize("work", ["time.sleep(30)", 'pool.run("short", [], 0); time.sleep(30)'])
 def test_ctrl_c_of_a_terminal_leaves_idle_workers(work: str) -> None:
     with script(work) as process:
@@ -272,8 +267,6 @@ def test_ctrl_c_of_a_terminal_while_workers_start() -> None:
 
 
 @pytest.mark.slow
-@quick(lambda number: number == signal.SIGKILL)
-@quick(lambda work, number: "sleep" in work or number == signal.SIGTERM)
 @REPETITIONS
 @pytest.mark.parametrize(
     ("work", "is_stopped", "number"),
