@@ -16,7 +16,7 @@ from mithril.compiler.decompose import (
     decompose_plan,
     note_parts,
 )
-from mithril.cost import Target, predict_memory
+from mithril.cost import Target
 from mithril.cost.kernels import OpCosts
 from mithril.cost.liveness import Liveness
 from mithril.cost.streams import Pricing
@@ -64,7 +64,7 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
 
     @cache
     def find_peak(plan: Plan) -> int:
-        return predict_memory(plan, target.hardware, donated).peak
+        return plan.memory(donated=donated).peak
 
     limit = _find_limit(plan, target)
     if limit is None and not asked.said and not asked.said_of_chunks:

@@ -125,23 +125,28 @@ def make_plan(
 def lay_out(
     graph: Graph, request: Request, target: Target, options: PlanOptions | None = None
 ) -> Plan:
-    """Return a plan that is good for one thing: to read off how the tensors of `make_plan` lie.
+    """Return a plan that is good for one thing: to read off how the inputs of `make_plan` lie.
 
-    No pass over its programs ran. Arguments and errors are those of `make_plan`; nothing may be
-    searched for, which only whole plans decide.
+    It computes nothing unless layers are placed, and no pass over its programs ran. Arguments and
+    errors are those of `make_plan`; nothing may be searched for, which only whole plans decide.
     """
     with pause_collector():
-        return _lay_out(graph, request, target, options or PlanOptions())[0].plan
+        return _lay_out(graph, request, target, options or PlanOptions(), only_inputs=True)[0].plan
 
 
 def _lay_out(
-    graph: Graph, request: Request, target: Target, options: PlanOptions
+    graph: Graph,
+    request: Request,
+    target: Target,
+    options: PlanOptions,
+    *,
+    only_inputs: bool = False,
 ) -> tuple[Partitioned, Request]:
     for change in GRAPH_PASSES:
         graph, request = change(graph, request, target, options)
     parts = partition_parts(
         graph, request.layouts, target, request.placement, pads=options.pads,
-        search=complete(options.search, request),
+        search=complete(options.search, request), only_inputs=only_inputs,
     )  # fmt: skip
     return parts, request
 

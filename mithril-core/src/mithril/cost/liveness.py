@@ -7,7 +7,7 @@ iteration before has made; stacks are there from start to end.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.cost.arena import fill, writing_by_name
@@ -220,16 +220,16 @@ class _Sweep:
         """Find out until when each storage is needed."""
         graph, of = self._graph, self._storages.of
         end = len(graph.nodes)
-        read: dict[Value, list[Storage]] = {}  # by values inside kernels: what computes them reads
+        read: dict[Value, Node] = {}  # by values inside kernels: what computes them
         seen = set()
         for storage in self._storages.all[: self._borrowed]:
             storage.death = end  # of an input that nobody reads, too
         for position, node in enumerate(graph.nodes):
-            reading = list(dict.fromkeys(self._list_read(node, read)))
             if node.outputs and node.outputs[0] in self._storages.fusion.inner:
-                read[node.outputs[0]] = reading
+                read[node.outputs[0]] = node
             if node.outputs and node.outputs[0] in self._storages.fusion.unmade:
                 continue
+            reading = self._list_read(node, read)
             waits = self._how.overlaps and node.op.is_collective
             until = self._find_wait(node) if waits else position
             if self._how.copies_parts and isinstance(collective_of(node.op), ReduceScatter):
@@ -268,13 +268,25 @@ class _Sweep:
         for host in outputs:
             host.birth = -1
 
-    def _list_read(self, node: Node, read: Mapping[Value, list[Storage]]) -> Iterator[Storage]:
-        """Yield the memory that the kernel of a node reads."""
-        for value in node.inputs:
-            if self._storages.fusion.is_inside(value, node):
-                yield from read[value]
-            elif value in self._storages.of:
-                yield self._storages.of[value]
+    def _list_read(self, node: Node, inside: Mapping[Value, Node]) -> list[Storage]:
+        """Return the memory that the kernel of a node reads.
+
+        Args:
+            node: the last of the kernel so far.
+            inside: by values inside kernels what computes them.
+        """
+        found: dict[Storage, None] = {}
+        pending, met = [node], {node}
+        for reader in pending:
+            for value in reader.inputs:
+                if self._storages.fusion.is_inside(value, reader):
+                    maker = inside[value]
+                    if maker not in met:
+                        met.add(maker)
+                        pending.append(maker)
+                elif value in self._storages.of:
+                    found[self._storages.of[value]] = None
+        return list(found)
 
     def _find_wait(self, node: Node) -> int:
         """Return the position of the first node that needs what a collective makes."""

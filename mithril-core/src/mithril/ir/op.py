@@ -176,7 +176,7 @@ class Op:
     def contracts(self, inputs: Types, outputs: Types) -> bool:
         """Return whether it is linear algebra: sums over a factor that two float operands share."""
         floats = [position for position, t in enumerate(inputs) if t.dtype.is_float]
-        if len(floats) < 2:
+        if len(floats) < 2 or self.is_pointwise:
             return False
         rule = self.rule(inputs, outputs)
         kept = {factor for dims in rule.results for dim in dims for factor in dim}

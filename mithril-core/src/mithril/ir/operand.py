@@ -7,7 +7,9 @@ written once and work on both: `apply` hands the op to the operands, which recor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from mithril.errors import GraphError, ShapeError
@@ -193,16 +195,23 @@ class Operand(Methods):
         return self._call("getitem", self, index)
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
-        # The ops lie in a layer above this one: operators find them by name when they are used.
-        from importlib import import_module
-
-        result: Self = getattr(import_module("mithril.ops"), function)(*arguments, **options)
+        result: Self = _find_function(function)(*arguments, **options)
         return result
 
     def __len__(self) -> int:
         if not self.ndim:
             raise ShapeError(f"{self.type} has no length; it is a scalar")
         return self.shape[0]
+
+
+@cache
+def _find_function(name: str) -> Callable[..., Any]:
+    """Return the function that an operator stands for, when it is used first.
+
+    The ops lie in a layer above this one.
+    """
+    function: Callable[..., Any] = getattr(import_module("mithril.ops"), name)
+    return function
 
 
 def apply(op: Op, *operands: AnyOperand) -> tuple[AnyOperand, ...]:

@@ -318,6 +318,8 @@ def class_of(kind: str) -> type[Collective]:
 
 def collective_of(op: Op) -> Collective | None:
     """Return the collective that an op issues: itself, or what it starts; None for other ops."""
+    if not op.is_collective:  # asked of thousands
+        return None
     issued = find_begun(op)
     return issued if isinstance(issued, Collective) else None
 

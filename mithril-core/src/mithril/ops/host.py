@@ -124,6 +124,8 @@ def find_on_host(graph: Graph) -> frozenset[Value]:
     Args:
         graph: a local one, or the body of a loop.
     """
+    if not any(isinstance(node.op, ToHost | FromHost) or node.op.bodies for node in graph.nodes):
+        return frozenset()
     uses = graph.uses()
     found = {value for value in graph.inputs if _is_brought_back(value, uses.get(value, ()))}
     for node in graph.nodes:

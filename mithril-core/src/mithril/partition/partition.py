@@ -50,7 +50,7 @@ _EXCHANGED = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Task:
-    """What is partitioned; the fields are the arguments of `partition`."""
+    """What is partitioned; the fields are the arguments of `partition_parts`."""
 
     graph: Graph
     layouts: Mapping[str, Layout]
@@ -58,6 +58,7 @@ class _Task:
     target: Target
     pads: bool
     search: Search | None
+    only_inputs: bool = False
 
     def of(self, name: str) -> Layout:
         return self.layouts.get(name, UNSAID)
@@ -120,15 +121,18 @@ def partition_parts(
     *,
     pads: bool = True,
     search: Search | None = None,
+    only_inputs: bool = False,
 ) -> Partitioned:
     """Return the parts of a graph, laid out and localised, and the plan they make.
 
     Arguments and errors are those of `partition`, and what is searched for in a graph that is not
-    placed, which raises PlanError if nothing keeps to its limits.
+    placed, which raises PlanError if nothing keeps to its limits; and whether, in such a graph,
+    only inputs are localised, because nothing but how they lie will be read off the plan.
     """
     placement = placement or Placement.whole(target.mesh)
     cut_as_constrained(graph, target.mesh)  # of a part, axes may be gone that the user names
-    return _partition_in_time(_Task(graph, layouts, placement, target, pads, search))
+    only_inputs = only_inputs and placement.is_whole
+    return _partition_in_time(_Task(graph, layouts, placement, target, pads, search, only_inputs))
 
 
 def _partition_in_time(task: _Task) -> Partitioned:
@@ -297,6 +301,8 @@ def _plan_part(task: _Task, number: int, graph: Graph, said: PartLayouts) -> _Pa
     part, crossing = task.placement.parts[number], frozenset(said.stage_graphs.crossing)
     mesh, target = said.time.add_to(part.mesh), task.target.within(part.mesh)
     solution = solve(graph, mesh, said.of_part(graph, part, mesh), target, task.pads, task.search)
+    if task.only_inputs:
+        solution = replace(solution, graph=Graph(solution.graph.inputs, ()))
     program = hoist_reductions(local_program(solution), solution.list_resting())
     check_microbatch_reductions(program)
     program = gather_batches(with_kernels(program, target), crossing)
