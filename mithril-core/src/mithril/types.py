@@ -42,6 +42,8 @@ class DType(StrEnum):
     float32 = "float32"
     float64 = "float64"
 
+    __hash__ = str.__hash__  # that of enums is Python's, and of their names
+
     @property
     def numpy(self) -> np.dtype[np.generic]:
         """The NumPy dtype of the same meaning."""
@@ -55,12 +57,12 @@ class DType(StrEnum):
     @property
     def is_float(self) -> bool:
         """Whether gradients flow through values of this dtype."""
-        return "float" in self.value
+        return "float" in self._value_
 
     @property
     def is_integer(self) -> bool:
         """Whether this is a signed or unsigned integer type."""
-        return "int" in self.value
+        return "int" in self._value_
 
 
 @cache

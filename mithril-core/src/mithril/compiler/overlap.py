@@ -64,7 +64,8 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
 
     @cache
     def find_peak(plan: Plan) -> int:
-        return plan.memory(donated=donated).peak
+        peak: int = plan.memory(donated=donated).peak
+        return peak
 
     limit = _find_limit(plan, target)
     if limit is None and not asked.said and not asked.said_of_chunks:

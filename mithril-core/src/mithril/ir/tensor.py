@@ -7,7 +7,7 @@ the builder's current scope, source and phase.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
@@ -206,7 +206,6 @@ class Builder:
         builder._nodes = list(graph.nodes)
         return builder
 
-    @contextmanager
     def at(
         self,
         *,
@@ -214,7 +213,7 @@ class Builder:
         source: Source | None = None,
         phase: Phase | None = None,
         cause: Cause | None = None,
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Stamp the nodes made inside with a scope, source, phase or cause."""
         now = self._stamp
         stamp = _Stamp(
@@ -223,25 +222,13 @@ class Builder:
             now.phase if phase is None else phase,
             cause,
         )
-        with self._stamp_with(stamp):
-            yield
+        return _Stamping(self, stamp)
 
-    @contextmanager
-    def like(self, node: Node) -> Iterator[None]:
+    def like(self, node: Node) -> AbstractContextManager[None]:
         """Stamp the nodes made inside as another node is stamped, whatever the current stamp is."""
-        with self._stamp_with(_Stamp(node.scope, node.source, node.phase, node.cause)):
-            yield
+        return _Stamping(self, _Stamp(node.scope, node.source, node.phase, node.cause))
 
-    @contextmanager
-    def _stamp_with(self, stamp: _Stamp) -> Iterator[None]:
-        before, self._stamp = self._stamp, stamp
-        try:
-            yield
-        finally:
-            self._stamp = before
-
-    @contextmanager
-    def within(self, name: str, *, is_wrapper: bool = False) -> Iterator[None]:
+    def within(self, name: str, *, is_wrapper: bool = False) -> AbstractContextManager[None]:
         """Stamp the nodes made inside with a scope inside the current one.
 
         Args:
@@ -252,8 +239,7 @@ class Builder:
         outer = self._stamp.scope
         is_here = outer == name or outer.endswith(f".{name}")
         inner = f"{outer}.{name}" if outer else name
-        with self.at(scope=outer if is_wrapper and is_here else inner):
-            yield
+        return self.at(scope=outer if is_wrapper and is_here else inner)
 
     def input(self, type: TensorType, name: str) -> Tensor:
         """Add a graph input."""
@@ -389,3 +375,19 @@ class _Stamp:
         self.source = source
         self.phase = phase
         self.cause = cause
+
+
+class _Stamping:
+    """A context in which a builder stamps nodes otherwise, entered thousands of times in a plan."""
+
+    __slots__ = ("_before", "_builder", "_stamp")
+
+    def __init__(self, builder: Builder, stamp: _Stamp) -> None:
+        self._builder, self._stamp, self._before = builder, stamp, stamp
+
+    def __enter__(self) -> None:
+        self._before = self._builder._stamp
+        self._builder._stamp = self._stamp
+
+    def __exit__(self, *raised: object) -> None:
+        self._builder._stamp = self._before
