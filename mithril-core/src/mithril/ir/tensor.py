@@ -7,7 +7,7 @@ the builder's current scope, source and phase.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
@@ -206,6 +206,7 @@ class Builder:
         builder._nodes = list(graph.nodes)
         return builder
 
+    @contextmanager
     def at(
         self,
         *,
@@ -213,22 +214,32 @@ class Builder:
         source: Source | None = None,
         phase: Phase | None = None,
         cause: Cause | None = None,
-    ) -> AbstractContextManager[None]:
+    ) -> Iterator[None]:
         """Stamp the nodes made inside with a scope, source, phase or cause."""
-        now = self._stamp
-        stamp = _Stamp(
-            now.scope if scope is None else scope,
-            now.source if source is None else source,
-            now.phase if phase is None else phase,
+        before = self._stamp
+        self._stamp = _Stamp(
+            before.scope if scope is None else scope,
+            before.source if source is None else source,
+            before.phase if phase is None else phase,
             cause,
         )
-        return _Stamping(self, stamp)
+        try:  # no context inside another one: this is entered for every node
+            yield
+        finally:
+            self._stamp = before
 
-    def like(self, node: Node) -> AbstractContextManager[None]:
+    @contextmanager
+    def like(self, node: Node) -> Iterator[None]:
         """Stamp the nodes made inside as another node is stamped, whatever the current stamp is."""
-        return _Stamping(self, _Stamp(node.scope, node.source, node.phase, node.cause))
+        before = self._stamp
+        self._stamp = _Stamp(node.scope, node.source, node.phase, node.cause)
+        try:
+            yield
+        finally:
+            self._stamp = before
 
-    def within(self, name: str, *, is_wrapper: bool = False) -> AbstractContextManager[None]:
+    @contextmanager
+    def within(self, name: str, *, is_wrapper: bool = False) -> Iterator[None]:
         """Stamp the nodes made inside with a scope inside the current one.
 
         Args:
@@ -239,7 +250,8 @@ class Builder:
         outer = self._stamp.scope
         is_here = outer == name or outer.endswith(f".{name}")
         inner = f"{outer}.{name}" if outer else name
-        return self.at(scope=outer if is_wrapper and is_here else inner)
+        with self.at(scope=outer if is_wrapper and is_here else inner):
+            yield
 
     def input(self, type: TensorType, name: str) -> Tensor:
         """Add a graph input."""
@@ -375,19 +387,3 @@ class _Stamp:
         self.source = source
         self.phase = phase
         self.cause = cause
-
-
-class _Stamping:
-    """A context in which a builder stamps nodes otherwise, entered thousands of times in a plan."""
-
-    __slots__ = ("_before", "_builder", "_stamp")
-
-    def __init__(self, builder: Builder, stamp: _Stamp) -> None:
-        self._builder, self._stamp, self._before = builder, stamp, stamp
-
-    def __enter__(self) -> None:
-        self._before = self._builder._stamp
-        self._builder._stamp = self._stamp
-
-    def __exit__(self, *raised: object) -> None:
-        self._builder._stamp = self._before
