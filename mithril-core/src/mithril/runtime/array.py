@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple, Never, Protocol, Self
 
 import numpy as np
@@ -185,12 +186,10 @@ class Array(Operand):
     @staticmethod
     def of_kinds(kinds: Sequence[Kind], handles: Sequence[Handle]) -> list[Array]:
         """Return arrays of kinds that are known already."""
-        arrays = []
-        for kind, shards in zip(kinds, handles):  # noqa: B905 - a keyword would be felt
-            array = _new(Array)
+        arrays = list(map(_new, repeat(Array, len(handles))))
+        for array, kind, shards in zip(arrays, kinds, handles):  # noqa: B905 - a keyword would be felt
             array.kind = kind
             array.shards = shards
-            arrays.append(array)
         return arrays
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from operator import attrgetter, itemgetter
 from time import perf_counter
 from typing import Any, Generic, TypeVar
@@ -35,6 +36,7 @@ Source = TypeVar("Source")
 Pick = Callable[[Any], Sequence[Any]]
 _Parts = tuple[Run, Pick | None, Pick | None, list[Kind], bool, Any]
 _kind, _shards = attrgetter("kind"), attrgetter("shards")
+_KIND, _NONE = repeat("kind"), repeat(None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -296,31 +298,42 @@ class Bindings(Generic[Form, Source]):
         self._last = (form, kinds, said, bound)  # these objects are known without a comparison
         return bound
 
+    def find_others(self, form: Form, given: Sequence[Any]) -> list[int] | None:
+        """Return the positions of what is not of the very kinds of the last call; None: no such.
+
+        All others are arrays, and lie as the plan of that call takes them.
+
+        Args:
+            form: of the call.
+            given: arrays, or what users passed for them.
+        """
+        if self._last is None or self._last[0] != form:
+            return None
+        kinds = zip(map(getattr, given, _KIND, _NONE), self._last[1])  # noqa: B905 - _last is as long
+        return [position for position, (kind, known) in enumerate(kinds) if kind is not known]
+
     def of_last_said(
-        self, form: Form, arrays: Sequence[Array]
+        self, form: Form, arrays: Sequence[Array], others: Sequence[int] | None = None
     ) -> tuple[Bound[Source], Sequence[int]] | None:
         """Return what the last call ran, if the same was said of the arrays of this one.
 
         Args:
             form: of the call.
             arrays: what is passed.
+            others: as of `find_others`, if that is known.
 
         Returns:
             What ran, and the positions of the arrays that are not of the very kinds of that call:
             all others lie as the plan takes them.
         """
-        if self._last is None or self._last[0] != form:
+        others = self.find_others(form, arrays) if others is None else others
+        if self._last is None or others is None:
             return None
         _, before, said, bound = self._last
-        kinds = list(map(_kind, arrays))
-        if kinds == before:
-            return bound, ()
-        others = []
-        for position, (kind, known) in enumerate(zip(kinds, before, strict=True)):
-            if kind is not known and kind != known:
-                if kind.said != said[position]:
-                    return None
-                others.append(position)
+        for position in others:
+            kind = arrays[position].kind
+            if kind != before[position] and kind.said != said[position]:
+                return None
         return bound, others
 
     def remember(self, form: Form, arrays: Sequence[Array], bound: Bound[Source]) -> None:

@@ -120,8 +120,9 @@ class Evaluator:
             GraphError: a name is missing or unknown.
         """
         found = _in_order(given, names, pick(names), "input", self._planner.explain_input)
-        arrays = self._converter.convert(found, names, "input", self._settings.in_shardings)
-        return self._bring_together(arrays)
+        specs, convert = self._settings.in_shardings, self._converter.convert
+        pairs = zip(found, names, strict=True)
+        return self._bring_together([convert(x, "input", n, specs.get(n)) for x, n in pairs])
 
     def convert_parameters(self, given: Given) -> list[Array]:
         """Return parameters as arrays of the backend, in order.
@@ -130,7 +131,8 @@ class Evaluator:
             GraphError: a name is missing or unknown.
         """
         found = _in_order(given, self._parameters, self._pick_parameters, "parameter")
-        return self._converter.convert(found, self._parameters, "parameter")
+        pairs = zip(found, self._parameters, strict=True)
+        return [self._converter.convert(x, "parameter", name) for x, name in pairs]
 
     def _read_donated(self, donate: Choice) -> frozenset[str]:
         """Return the names of what a call gives up; read once for each way to say it."""
@@ -160,12 +162,13 @@ class Evaluator:
     ) -> tuple[Bound[Evaluation], list[Array]]:
         """Return what evaluates arrays like these, planned if need be, and the arrays."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
-        arrays = self._convert(given, seeded)
         bindings, form = self._planner.bindings, (seeded, donated)
-        known = bindings.of_last_said(form, arrays)
+        others = bindings.find_others(form, given)
+        arrays = self._convert(given, seeded, others)
+        known = bindings.of_last_said(form, arrays, others)
         if known is not None:
-            bound, others = known
-            arrays = bound.settle(arrays, others)
+            bound, moved = known
+            arrays = bound.settle(arrays, moved)
         else:
             arrays = self._fit_all(self._bring_together(arrays), seeded)
             bound = self.bind(seeded, [x.kind for x in arrays], donated)
@@ -178,13 +181,30 @@ class Evaluator:
             params.update({name: x for name, was, x in own if not isinstance(was, Array)})
         return bound, arrays
 
-    def _convert(self, given: Sequence[Any], seeded: Seeded) -> list[Array]:
-        """Return arrays of the backend for what users passed."""
+    def _convert(
+        self, given: Sequence[Any], seeded: Seeded, positions: Sequence[int] | None = None
+    ) -> list[Array]:
+        """Return arrays of the backend for what users passed.
+
+        Args:
+            given: inputs, parameters and output gradients.
+            seeded: names of the outputs whose gradients are given.
+            positions: of what may be no such array; by default anything may.
+        """
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
-        convert = self._converter.convert
-        arrays = convert(given[:first], self._inputs, "input", self._settings.in_shardings)
-        arrays += convert(given[first:last], self._parameters, "parameter")
-        arrays += convert(given[last:], seeded or (), "gradient of output")
+        arrays, convert = list(given), self._converter.convert
+        for position in range(len(given)) if positions is None else positions:
+            x = given[position]
+            if position < first:
+                name = self._inputs[position]
+                spec = self._settings.in_shardings.get(name)
+                arrays[position] = convert(x, "input", name, spec)
+            elif position < last:
+                name = self._parameters[position - first]
+                arrays[position] = convert(x, "parameter", name)
+            else:
+                name = (seeded or ())[position - last]
+                arrays[position] = convert(x, "gradient of output", name)
         return arrays
 
     def _bring_together(self, arrays: list[Array]) -> list[Array]:

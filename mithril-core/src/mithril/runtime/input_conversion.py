@@ -7,7 +7,6 @@ each device getting its part, and the very number that was passed in last is not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
 from mithril.runtime.unplaced import HostArray
 from mithril.types import TensorType
-
-EVERYWHERE: Mapping[str, PartitionSpec] = {}
 
 
 class InputConverter:
@@ -33,33 +30,18 @@ class InputConverter:
         self._known: dict[tuple[Any, ...], TensorType] = {}
         self._number: tuple[float, Array] | None = None
 
-    def convert(
-        self,
-        given: Iterable[object],
-        names: Sequence[str],
-        what: str,
-        specs: Mapping[str, PartitionSpec] = EVERYWHERE,
-    ) -> list[Array]:
-        """Return arrays of the backend; values of the host wait there for their plan.
+    def convert(self, x: object, what: str, name: str, spec: PartitionSpec | None = None) -> Array:
+        """Return an array of the backend; values of the host wait there for their plan.
 
         Args:
-            given: what was passed in.
-            names: how each is called, for messages.
-            what: what they are: `input`, say.
-            specs: how they shall lie, by name, where that is said.
+            x: what was passed in.
+            what: what it is, for messages: `input`, say.
+            name: how it is called.
+            spec: how it shall lie, if that is said.
 
         Raises:
-            BackendError: an array belongs to another backend, or is none.
+            BackendError: it is an array of another backend, or none.
         """
-        found: list[Any] = list(given)
-        backend = self._backend
-        for position, x in enumerate(found):  # there are hundreds, and most are arrays of it
-            if specs or type(x) is not Array or x.kind.backend is not backend:
-                name = names[position]
-                found[position] = self._convert(x, what, name, specs.get(name))
-        return found
-
-    def _convert(self, x: object, what: str, name: str, spec: PartitionSpec | None) -> Array:
         if isinstance(x, Array) and x.kind.backend is self._backend:
             return x if spec is None else self._lay_out(x, spec)
         if type(x) is np.ndarray:

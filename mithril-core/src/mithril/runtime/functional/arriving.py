@@ -45,14 +45,24 @@ class Arriving:
         donated = tuple(i for i, name in enumerate(of_argument) if name in options.donated)
         return Arriving(form.leaf_names(), specs, resting, donated, function, options.uneven)
 
-    def arrays(self, backend: ArrayBackend, leaves: Sequence[Any]) -> list[Array]:
+    def arrays(
+        self, backend: ArrayBackend, leaves: Sequence[Any], positions: Sequence[int] | None = None
+    ) -> list[Array]:
         """Return the leaves as arrays; values of the host wait there for a plan to place them.
+
+        Args:
+            backend: whose arrays they shall be.
+            leaves: of the arguments.
+            positions: of those that may be no such arrays yet; by default any may.
 
         Raises:
             GraphError: a leaf is no array.
             BackendError: an array belongs to another backend.
         """
-        return [self._array(backend, leaf, position) for position, leaf in enumerate(leaves)]
+        found = list(leaves)
+        for position in range(len(leaves)) if positions is None else positions:
+            found[position] = self._array(backend, leaves[position], position)
+        return found
 
     def kinds(self, backend: ArrayBackend, leaves: Sequence[Any]) -> list[Kind]:
         """Return the kinds of leaves, some of which may be `TensorSpec`s; nothing is moved."""

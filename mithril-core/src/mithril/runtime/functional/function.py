@@ -139,8 +139,9 @@ class Function:
             return self._inline(outer, form, leaves)
         backend = self._backend_of(leaves)
         arriving = self._form(form)
-        arrays = arriving.arrays(backend, leaves)
-        known = self._bindings.of_last_said(form, arrays)
+        found = self._bindings.find_others(form, leaves)
+        arrays = arriving.arrays(backend, leaves, found)
+        known = self._bindings.of_last_said(form, arrays, found)
         if known is None:
             bound, others = self._bind(backend, form, arriving.say([x.kind for x in arrays])), None
         else:
