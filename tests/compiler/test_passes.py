@@ -12,6 +12,7 @@ from mithril.compiler import (
     PlanOptions,
     Request,
     Target,
+    lay_out,
     make_plan,
     pipeline,
 )
@@ -180,3 +181,14 @@ def test_one_part_of_a_mesh_is_a_stage_of_a_timetable() -> None:
     plan = make_plan(graph, asked, TARGET)
     assert plan.only_stage is None
     assert {stage.devices for stage in plan.stages} == {(0,)}
+
+
+def test_a_layout_says_how_the_inputs_of_the_plan_lie() -> None:
+    for with_gradients in (False, True):
+        graph = mlp()
+        asked = request(graph, gradients=with_gradients)
+        laid, plan = lay_out(graph, asked, TARGET), make_plan(graph, asked, TARGET)
+        assert laid.inputs == plan.inputs
+        assert not ops_of(laid) and ops_of(plan)
+        decided = {port.name: plan.specs[port.name].decided_by for port in plan.inputs}
+        assert decided == {port.name: laid.specs[port.name].decided_by for port in laid.inputs}

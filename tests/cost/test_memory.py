@@ -38,6 +38,19 @@ def mlp(layers: int = 4) -> ml.Model:
     return model
 
 
+def test_memory_is_predicted_once_for_plans_that_differ_in_notes() -> None:
+    compiled = ml.compile(mlp(), ml.NumpyBackend(), shapes={"x": (BATCH, WIDTH)})
+    plan = compiled.plan
+    known = plan.memory()
+    assert replace(plan, notes=("read me",)).memory() is known
+    assert plan.memory(donated=["x"]) is not known
+    assert plan.memory(donated=["x"]) is plan.memory(donated={"x"})
+    assert plan.memory("h100-sxm").capacity is not None
+    without = replace(plan, parameters=())
+    assert without.memory().fullest.parts["parameters"] == 0 < known.fullest.parts["parameters"]
+    assert plan.memory() == known
+
+
 def plan_of(mesh: ml.Mesh, model: ml.Model | None = None, **options: Any) -> Plan:
     spec = P("data") if "data" in mesh.names else P()
     shapes = {"x": ml.TensorSpec((BATCH, WIDTH), "float32", spec)}

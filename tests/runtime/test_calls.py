@@ -11,6 +11,7 @@ import pytest
 from mithril import P
 from mithril.engine import Engine
 from mithril.runtime.call import Bindings
+from mithril.runtime.input_conversion import InputConverter
 
 from tests.functional.backends import close, every_backend, floats, opened
 from tests.profiles import quick
@@ -367,6 +368,32 @@ def test_the_last_call_is_known_by_its_form_and_its_kinds() -> None:
     assert bindings.of_last(form, [x, x]) is None
     assert bindings.of_last("another", [x]) is None
     assert len(bindings) == bindings.made == 1
+
+
+def test_only_what_is_not_of_the_last_kinds_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = line()
+    compiled = ml.compile(mlp(), backend, shapes={"x": X.shape})
+    params, looked_at = compiled.randomize_params(), []
+    convert = InputConverter.convert
+
+    def tell(self: Any, x: object, what: str, name: str, spec: Any = None) -> Any:
+        looked_at.append(name)
+        return convert(self, x, what, name, spec)
+
+    monkeypatch.setattr(InputConverter, "convert", tell)
+    expected = compiled.evaluate(params, {"x": X})["y"].numpy()
+    assert looked_at == ["x", "up.weight", "down.weight"]
+    for again in (X, backend.array(X)):
+        looked_at.clear()
+        close(compiled.evaluate(params, {"x": again})["y"], expected)
+        assert looked_at in (["x"], [])
+    looked_at.clear()
+    others = dict(params) | {"up.weight": params["up.weight"].numpy()}
+    close(compiled.evaluate(others, {"x": X})["y"], expected)
+    assert looked_at == ["x", "up.weight"]
+    other = ml.NumpyBackend(ml.Mesh(data=4)).array(params["up.weight"].numpy())
+    with pytest.raises(ml.BackendError, match=r"parameter 'up\.weight'"):
+        compiled.evaluate(dict(params) | {"up.weight": other}, {"x": X})
 
 
 def test_parameters_without_a_size_are_never_taken_for_others() -> None:
