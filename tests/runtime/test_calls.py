@@ -361,7 +361,7 @@ def test_the_last_call_is_known_by_its_form_and_its_kinds() -> None:
     double = ml.jit(lambda p: p["a"] * 2)
     double({"a": x})
     bindings: Bindings[Any, Any] = double._bindings
-    form = bindings._last[0]  # type: ignore[index]
+    form = bindings._last.form  # type: ignore[union-attr]
     assert bindings.of_last(form, [x]) is not None
     assert bindings.of_last(form, [backend.ones(5)]) is None
     assert bindings.of_last(form, [1.0]) is None

@@ -115,11 +115,13 @@ def test_arrays_that_are_not_of_the_last_call_are_pointed_out() -> None:
     bindings = compiled._planner.bindings
     form = (None, frozenset())
     arrays = [backend.as_unplaced(host, "x"), *params.values()]
-    known = bindings.of_last_said(form, arrays)
-    assert known is not None
-    assert list(known[1]) == [0]
+    last = bindings.last(form)
+    assert last is not None
+    assert last.find_others([host, *params.values()]) == last.find_others(arrays) == [0]
+    assert last.serves(arrays, [0])
     arrays[0] = backend.array(host, sharding=P("data"))
-    assert bindings.of_last_said(form, arrays) is None
+    assert not last.serves(arrays, last.find_others(arrays))
+    assert bindings.last(((), frozenset())) is None
     assert np.array_equal(compiled.evaluate(params, {"x": host})["y"].numpy(), first)
     assert compiled.recompiles == made
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import repeat
 from operator import attrgetter, itemgetter
 from time import perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from mithril.compiler import PlanOptions, Request, Target, make_plan
 from mithril.engine import Engine, Executable, Observer
@@ -261,6 +261,46 @@ def says_sharding(graph: Graph) -> bool:
     return any(isinstance(node.op, Constrain) for node in all_nodes(graph))
 
 
+class LastCall(NamedTuple, Generic[Form, Source]):
+    """What ran last, and for what; a whole, which another thread may replace and never changes.
+
+    Args:
+        form: of the call.
+        kinds: of the arrays, as its plan took them.
+        said: what was said of each.
+        bound: what ran.
+    """
+
+    form: Form
+    kinds: list[Kind]
+    said: list[Kind]
+    bound: Bound[Source]
+
+    def find_others(self, given: Sequence[Any]) -> list[int]:
+        """Return the positions of what is not of the very kinds of this call.
+
+        All others are arrays, and lie as its plan takes them.
+
+        Args:
+            given: arrays, or what users passed for them, in a call of the same form.
+        """
+        kinds = zip(map(getattr, given, _KIND, _NONE), self.kinds)  # noqa: B905 - of equal length
+        return [position for position, (kind, known) in enumerate(kinds) if kind is not known]
+
+    def serves(self, arrays: Sequence[Array], others: Sequence[int]) -> bool:
+        """Return whether the same is said of the arrays of another call.
+
+        Args:
+            arrays: what is passed in it.
+            others: the positions of those that are not of the very kinds of this one.
+        """
+        for position in others:
+            kind = arrays[position].kind
+            if kind != self.kinds[position] and kind.said != self.said[position]:
+                return False
+        return True
+
+
 class Bindings(Generic[Form, Source]):
     """Bound plans, by the form of a call and the kinds of the arrays in it.
 
@@ -277,7 +317,7 @@ class Bindings(Generic[Form, Source]):
         self._known: LRUCache[tuple[Form, tuple[Kind, ...]], Bound[Source]] = LRUCache(capacity)
         self._alike: LRUCache[Any, list[tuple[tuple[Kind, ...], Bound[Source]]]]
         self._alike = LRUCache(capacity)
-        self._last: tuple[Form, list[Kind], list[Kind], Bound[Source]] | None = None
+        self._last: LastCall[Form, Source] | None = None
 
     def of_last(self, form: Form, given: Sequence[Any]) -> Bound[Source] | None:
         """Return what the last call ran, if this one is alike; what is no array never is.
@@ -286,55 +326,23 @@ class Bindings(Generic[Form, Source]):
             form: of the call.
             given: arrays, or what users passed for them.
         """
-        if self._last is None or self._last[0] != form:
+        last = self.last(form)
+        if last is None:
             return None
         try:
             kinds = list(map(_kind, given))
         except AttributeError:
             return None
-        _, before, said, bound = self._last
-        if kinds != before:
+        if kinds != last.kinds:
             return None
-        self._last = (form, kinds, said, bound)  # these objects are known without a comparison
-        return bound
+        # These objects are known without a comparison.
+        self._last = LastCall(form, kinds, last.said, last.bound)
+        return last.bound
 
-    def find_others(self, form: Form, given: Sequence[Any]) -> list[int] | None:
-        """Return the positions of what is not of the very kinds of the last call; None: no such.
-
-        All others are arrays, and lie as the plan of that call takes them.
-
-        Args:
-            form: of the call.
-            given: arrays, or what users passed for them.
-        """
-        if self._last is None or self._last[0] != form:
-            return None
-        kinds = zip(map(getattr, given, _KIND, _NONE), self._last[1])  # noqa: B905 - _last is as long
-        return [position for position, (kind, known) in enumerate(kinds) if kind is not known]
-
-    def of_last_said(
-        self, form: Form, arrays: Sequence[Array], others: Sequence[int] | None = None
-    ) -> tuple[Bound[Source], Sequence[int]] | None:
-        """Return what the last call ran, if the same was said of the arrays of this one.
-
-        Args:
-            form: of the call.
-            arrays: what is passed.
-            others: as of `find_others`, if that is known.
-
-        Returns:
-            What ran, and the positions of the arrays that are not of the very kinds of that call:
-            all others lie as the plan takes them.
-        """
-        others = self.find_others(form, arrays) if others is None else others
-        if self._last is None or others is None:
-            return None
-        _, before, said, bound = self._last
-        for position in others:
-            kind = arrays[position].kind
-            if kind != before[position] and kind.said != said[position]:
-                return None
-        return bound, others
+    def last(self, form: Form) -> LastCall[Form, Source] | None:
+        """Return the last call, if it was of a form."""
+        last = self._last
+        return None if last is None or last.form != form else last
 
     def remember(self, form: Form, arrays: Sequence[Array], bound: Bound[Source]) -> None:
         """Remember a call, so that the next one like it is recognised.
@@ -345,7 +353,7 @@ class Bindings(Generic[Form, Source]):
             bound: what runs.
         """
         kinds = list(map(_kind, arrays))
-        self._last = (form, kinds, [kind.said for kind in kinds], bound)
+        self._last = LastCall(form, kinds, [kind.said for kind in kinds], bound)
 
     def find(self, form: Form, kinds: Sequence[Kind]) -> Bound[Source] | None:
         """Return what is bound for such a call, None if nothing is (any more).

@@ -163,12 +163,12 @@ class Evaluator:
         """Return what evaluates arrays like these, planned if need be, and the arrays."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
         bindings, form = self._planner.bindings, (seeded, donated)
-        others = bindings.find_others(form, given)
+        known = bindings.last(form)
+        others = None if known is None else known.find_others(given)
         arrays = self._convert(given, seeded, others)
-        known = bindings.of_last_said(form, arrays, others)
-        if known is not None:
-            bound, moved = known
-            arrays = bound.settle(arrays, moved)
+        if known is not None and others is not None and known.serves(arrays, others):
+            bound = known.bound
+            arrays = bound.settle(arrays, others)
         else:
             arrays = self._fit_all(self._bring_together(arrays), seeded)
             bound = self.bind(seeded, [x.kind for x in arrays], donated)

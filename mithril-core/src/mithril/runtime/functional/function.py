@@ -139,16 +139,16 @@ class Function:
             return self._inline(outer, form, leaves)
         backend = self._backend_of(leaves)
         arriving = self._form(form)
-        found = self._bindings.find_others(form, leaves)
-        arrays = arriving.arrays(backend, leaves, found)
-        known = self._bindings.of_last_said(form, arrays, found)
-        if known is None:
-            bound, others = self._bind(backend, form, arriving.say([x.kind for x in arrays])), None
+        known = self._bindings.last(form)
+        others = None if known is None else known.find_others(leaves)
+        arrays = arriving.arrays(backend, leaves, others)
+        if known is None or others is None or not known.serves(arrays, others):
+            bound, known = self._bind(backend, form, arriving.say([x.kind for x in arrays])), None
         else:
-            bound, others = known
+            bound = known.bound
         bound.interface.source.check_numbers(leaves)
         bound.interface.source.check_indices(leaves)
-        arrays = bound.settle(arrays, others)
+        arrays = bound.settle(arrays, None if known is None else others)
         if known is None:
             self._bindings.remember(form, arrays, bound)
         made = _run(bound, arrays)
