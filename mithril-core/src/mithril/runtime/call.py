@@ -262,11 +262,11 @@ def says_sharding(graph: Graph) -> bool:
 
 
 class LastCall(NamedTuple, Generic[Form, Source]):
-    """What ran last, and for what; a whole, which another thread may replace and never changes.
+    """What ran last, and for what; a whole, which another thread may replace.
 
     Args:
         form: of the call.
-        kinds: of the arrays, as its plan took them.
+        kinds: of the arrays, as its plan took them; one may become an equal one.
         said: what was said of each.
         bound: what ran.
     """
@@ -326,8 +326,8 @@ class Bindings(Generic[Form, Source]):
             form: of the call.
             given: arrays, or what users passed for them.
         """
-        last = self.last(form)
-        if last is None:
+        last = self._last
+        if last is None or last.form != form:
             return None
         try:
             kinds = list(map(_kind, given))
@@ -335,8 +335,7 @@ class Bindings(Generic[Form, Source]):
             return None
         if kinds != last.kinds:
             return None
-        # These objects are known without a comparison.
-        self._last = LastCall(form, kinds, last.said, last.bound)
+        last.kinds[:] = kinds  # equal ones, which are known from now on without a comparison
         return last.bound
 
     def last(self, form: Form) -> LastCall[Form, Source] | None:
