@@ -8,6 +8,8 @@ parameters without a size are made there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -111,11 +113,16 @@ def settle(
         if kind.is_placed or kind.sharding is sharding or kind.sharding == sharding:
             continue
         # One that is passed twice, and wanted in two ways, stays as it is, and copies are moved.
-        if all(lies == sharding for y, lies in zip(arrays, wanted, strict=False) if y is x):
+        if sum(map(is_, arrays, repeat(x))) == 1 or _is_wanted_alike(x, arrays, wanted):
             settle_one(x, sharding)
         else:
             found[position] = _lay_out(x, sharding)
     return found
+
+
+def _is_wanted_alike(x: Array, arrays: Sequence[Array], wanted: Sequence[Sharding]) -> bool:
+    """Return whether an array is wanted in one way wherever it is passed."""
+    return len({lies for y, lies in zip(arrays, wanted, strict=False) if y is x}) == 1
 
 
 def settle_one(x: Array, sharding: Sharding) -> Array:
