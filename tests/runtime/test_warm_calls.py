@@ -115,13 +115,19 @@ def test_arrays_that_are_not_of_the_last_call_are_pointed_out() -> None:
     bindings = compiled._planner.bindings
     form = (None, frozenset())
     arrays = [backend.as_unplaced(host, "x"), *params.values()]
-    last = bindings.last(form)
-    assert last is not None
-    assert last.find_others([host, *params.values()]) == last.find_others(arrays) == [0]
-    assert last.serves(arrays, [0])
+    asked: list[Any] = []
+
+    def convert(positions: Any) -> list[Any]:
+        asked.append(positions)
+        return arrays
+
+    _, known, others = bindings.of_last_said(form, [host, *params.values()], convert)
+    assert known is not None
+    assert asked == [others] == [[0]]
     arrays[0] = backend.array(host, sharding=P("data"))
-    assert not last.serves(arrays, last.find_others(arrays))
-    assert bindings.last(((), frozenset())) is None
+    assert bindings.of_last_said(form, arrays, convert)[1:] == (None, None)
+    assert bindings.of_last_said(((), frozenset()), arrays, convert)[1:] == (None, None)
+    assert asked == [[0], [0], None]
     assert np.array_equal(compiled.evaluate(params, {"x": host})["y"].numpy(), first)
     assert compiled.recompiles == made
 

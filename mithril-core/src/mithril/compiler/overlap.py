@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 
 from mithril.compiler.decompose import (
     choose_parts,
@@ -62,7 +61,6 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
     if asked.strategy == NONE:
         return _place(plan, pricings, asked)
 
-    @cache
     def find_peak(plan: Plan) -> int:
         peak: int = plan.memory(donated=donated).peak
         return peak

@@ -338,10 +338,30 @@ class Bindings(Generic[Form, Source]):
         last.kinds[:] = kinds  # equal ones, which are known from now on without a comparison
         return last.bound
 
-    def last(self, form: Form) -> LastCall[Form, Source] | None:
-        """Return the last call, if it was of a form."""
+    def of_last_said(
+        self,
+        form: Form,
+        given: Sequence[Any],
+        convert: Callable[[Sequence[int] | None], list[Array]],
+    ) -> tuple[list[Array], Bound[Source] | None, Sequence[int] | None]:
+        """Return arrays for what is passed, and what the last call ran if the same is said of them.
+
+        Args:
+            form: of the call.
+            given: arrays, or what users passed for them.
+            convert: returns all of it as arrays; only what is at some positions may be no such
+                array yet, or, with None, anything.
+
+        Returns:
+            The arrays; what ran, or None; and the positions of those that may lie otherwise than
+            its plan takes them, None for any.
+        """
         last = self._last
-        return None if last is None or last.form != form else last
+        if last is None or last.form != form:
+            return convert(None), None, None
+        others = last.find_others(given)
+        arrays = convert(others)
+        return (arrays, last.bound, others) if last.serves(arrays, others) else (arrays, None, None)
 
     def remember(self, form: Form, arrays: Sequence[Array], bound: Bound[Source]) -> None:
         """Remember a call, so that the next one like it is recognised.

@@ -7,6 +7,7 @@ each array just long enough to see that it is of the same kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -163,11 +164,9 @@ class Evaluator:
         """Return what evaluates arrays like these, planned if need be, and the arrays."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
         bindings, form = self._planner.bindings, (seeded, donated)
-        known = bindings.last(form)
-        others = None if known is None else known.find_others(given)
-        arrays = self._convert(given, seeded, others)
-        if known is not None and others is not None and known.serves(arrays, others):
-            bound = known.bound
+        convert = partial(self._convert, given, seeded)
+        arrays, bound, others = bindings.of_last_said(form, given, convert)
+        if bound is not None:
             arrays = bound.settle(arrays, others)
         else:
             arrays = self._fit_all(self._bring_together(arrays), seeded)

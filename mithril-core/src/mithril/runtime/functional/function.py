@@ -139,16 +139,12 @@ class Function:
             return self._inline(outer, form, leaves)
         backend = self._backend_of(leaves)
         arriving = self._form(form)
-        known = self._bindings.last(form)
-        others = None if known is None else known.find_others(leaves)
-        arrays = arriving.arrays(backend, leaves, others)
-        if known is None or others is None or not known.serves(arrays, others):
-            bound, known = self._bind(backend, form, arriving.say([x.kind for x in arrays])), None
-        else:
-            bound = known.bound
+        convert = partial(arriving.arrays, backend, leaves)
+        arrays, known, others = self._bindings.of_last_said(form, leaves, convert)
+        bound = known or self._bind(backend, form, arriving.say([x.kind for x in arrays]))
         bound.interface.source.check_numbers(leaves)
         bound.interface.source.check_indices(leaves)
-        arrays = bound.settle(arrays, None if known is None else others)
+        arrays = bound.settle(arrays, others)
         if known is None:
             self._bindings.remember(form, arrays, bound)
         made = _run(bound, arrays)

@@ -270,10 +270,7 @@ class TrainStep:
 
     def _find(self, inputs: Sequence[Array], warmup: int | None) -> Bound[StepSource]:
         """Return the step for a batch, planned if need be."""
-        last = self._bindings.last(warmup)
-        known = None
-        if last is not None and last.serves(inputs, range(len(inputs))):
-            known = last.bound
+        _, known, _ = self._bindings.of_last_said(warmup, inputs, lambda _: list(inputs))
         if known is None:
             kinds = [x.kind.said for x in inputs]
             known = self._bindings.find(warmup, kinds)
