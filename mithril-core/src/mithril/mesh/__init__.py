@@ -1,7 +1,8 @@
 """Device meshes and shardings as plain data: who holds which part of a tensor, and nothing else."""
 
+from mithril.mesh.axes import Axis
 from mithril.mesh.cuts import refine
-from mithril.mesh.mesh import MICRO, Axis, Mesh, list_origins
+from mithril.mesh.mesh import MICRO, Mesh, list_origins
 from mithril.mesh.refinement import (
     carry,
     coarse,

@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mithril.errors import MeshError
-from mithril.mesh.mesh import Axis, Mesh
+from mithril.mesh.axes import Axis
+from mithril.mesh.mesh import Mesh
 from mithril.mesh.spec import PartitionSpec
 
 Cuts = Mapping[str, Sequence[int]]

@@ -18,9 +18,9 @@ from typing import Never
 import numpy as np
 
 from mithril.errors import MeshError, listing, nearest
+from mithril.mesh.axes import Axis, as_shape, explain_names, make_axis, read_order
 from mithril.mesh.tables import tabulate_devices
 from mithril.tables import Table, render_html
-from mithril.types import to_python
 
 MICRO = "micro-batch"
 """The axis along which a pipeline cuts a batch: an axis of time, which only planning knows.
@@ -34,26 +34,6 @@ DEFAULT_NAMES = {
     2: ("data", "model"),
     3: ("data", "tensor", "pipeline"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """One named direction of a mesh and its number of devices.
-
-    Args:
-        name: `tensor`, say; of a sub-axis `tensor.0`.
-        size: number of devices.
-        parent: for a sub-axis, the axis it is a part of.
-    """
-
-    name: str
-    size: int
-    parent: str = ""
-
-    @property
-    def origin(self) -> str:
-        """The axis as the user named it."""
-        return self.parent or self.name
 
 
 @dataclass(frozen=True, init=False)
@@ -93,12 +73,12 @@ class Mesh:
         **named: int,
     ) -> None:
         if sizes or (axes is not None and not isinstance(axes, Mapping)):
-            raise _without_names((axes, *sizes) if sizes else axes)
+            raise explain_names((axes, *sizes) if sizes else axes)
         both = sorted(set(axes or ()) & set(named))
         if both:
             raise MeshError(f"mesh names axis '{both[0]}' twice; give each axis one size")
         items = [*(axes or {}).items(), *named.items()]
-        object.__setattr__(self, "axes", tuple(_make_axis(name, size) for name, size in items))
+        object.__setattr__(self, "axes", tuple(make_axis(name, size) for name, size in items))
         object.__setattr__(self, "devices", ())
         object.__setattr__(self, "order", ())
         count = math.prod(axis.size for axis in self.axes)
@@ -108,7 +88,7 @@ class Mesh:
                 f"its axes smaller sizes"
             )
         if order is not None:
-            object.__setattr__(self, "order", _read_order(order, self.names))
+            object.__setattr__(self, "order", read_order(order, self.names))
 
     @staticmethod
     def from_shape(shape: int | Sequence[int], names: Sequence[str] | None = None) -> Mesh:
@@ -167,7 +147,7 @@ class Mesh:
         >>> Mesh(data=2, tensor=4).reorder(("tensor", "data"))
         Mesh(data=2, tensor=4, order=('tensor', 'data'))
         """
-        return Mesh.of_axes(self.axes, (), _read_order(order, self.names))
+        return Mesh.of_axes(self.axes, (), read_order(order, self.names))
 
     def part(self, at: Mapping[str, int]) -> Mesh:
         """Return the devices at given coordinates of some axes, which then have one device.
@@ -358,87 +338,6 @@ class Mesh:
         order = [f"order={self.order}"] if self.order else []
         part = [f"devices={self.devices}"] if self.devices else []
         return f"Mesh({', '.join([*shown, *order, *part])})"
-
-
-def as_shape(shape: object, what: str) -> tuple[int, ...]:
-    """Return a mesh shape as a tuple; an integer means a 1-tuple.
-
-    Raises:
-        MeshError: it is not made of positive integers.
-    """
-    shape = to_python(shape)
-    sizes = (shape,) if isinstance(shape, int) else shape
-    if isinstance(sizes, Sequence) and not isinstance(sizes, str) and all(map(_is_size, sizes)):
-        return tuple(sizes)
-    raise MeshError(f"{what} is {shape!r}; give positive integers, such as {what}=(4, 2)")
-
-
-def _without_names(given: object) -> MeshError:
-    is_shape = isinstance(given, tuple) and len(given) in (2, 3) and all(map(_is_size, given))
-    shape = tuple(given) if is_shape else (4, 2)  # type: ignore[arg-type]
-    named = zip(("data", "tensor", "pipeline"), shape, strict=False)
-    return MeshError(
-        f"mesh takes named axes, not {given!r}; write "
-        f"Mesh({', '.join(f'{name}={size}' for name, size in named)}), or Mesh.from_shape({shape}) "
-        f"for default names"
-    )
-
-
-def _read_order(order: object, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the order of axes that a user means; empty for that of the mesh.
-
-    Raises:
-        MeshError: it does not name each axis once.
-    """
-    is_sequence = isinstance(order, Sequence) and not isinstance(order, str)
-    found = tuple(order) if isinstance(order, Sequence) else ()
-    if not is_sequence or not all(isinstance(name, str) for name in found):
-        raise MeshError(
-            f"mesh order is {order!r}; give all axis names, the slowest first, such as "
-            f"order={names[::-1]}; an axis of that name is given as Mesh({{'order': 2}})"
-        )
-    for name in found:
-        if name not in names:
-            raise MeshError(
-                f"mesh order names '{name}', which is no axis; axes: {listing(names)}"
-                f"{nearest(name, names)}"
-            )
-        if found.count(name) > 1:
-            raise MeshError(f"mesh order names axis '{name}' twice; name each axis once")
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise MeshError(
-            f"mesh order {found} lacks axis '{missing[0]}'; name each axis once: {listing(names)}"
-        )
-    return () if found == names else found
-
-
-def _make_axis(name: str, size: int) -> Axis:
-    size = to_python(size)
-    if not isinstance(name, str) or not name:
-        raise MeshError(f"mesh axis name {name!r} is not a name; give a non-empty string")
-    if not name.isidentifier():  # it stands in generated programs, and in Mesh(data=2)
-        raise MeshError(
-            f"mesh axis name {name!r} is no identifier; use letters, digits and underscores, "
-            f"such as '{_near_identifier(name)}'"
-        )
-    if not _is_size(size):
-        raise MeshError(f"mesh axis '{name}' has size {size!r}; give a positive integer")
-    return Axis(name, size)
-
-
-def _near_identifier(name: str) -> str:
-    """Return an identifier that looks like a name.
-
-    >>> _near_identifier("tensor-parallel"), _near_identifier("2d")
-    ('tensor_parallel', 'axis_2d')
-    """
-    kept = "".join(char if f"_{char}".isidentifier() else "_" for char in name)
-    return kept if kept[0].isidentifier() else f"axis_{kept}"
-
-
-def _is_size(size: object) -> bool:
-    return isinstance(size, int) and not isinstance(size, bool) and size > 0
 
 
 def list_origins(mesh: Mesh, axes: Iterable[str]) -> list[str]:

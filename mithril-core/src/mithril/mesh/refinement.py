@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from mithril.errors import MeshError
+from mithril.mesh.axes import Axis
 from mithril.mesh.cuts import find_cuts, refine
-from mithril.mesh.mesh import Axis, Mesh
+from mithril.mesh.mesh import Mesh
 from mithril.mesh.sharding import Sharding
 from mithril.types import Shape
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mithril.errors import MeshError, OptionError, ShardingError, listing, nearest
 from mithril.mesh import Mesh, PartitionSpec, Sharding
-from mithril.mesh.mesh import as_shape
+from mithril.mesh.axes import as_shape
 from mithril.mesh.refinement import part
 from mithril.types import TensorType
 

@@ -240,7 +240,7 @@ def _assignment(value: object, stages: int) -> tuple[int, ...] | None:
 
 
 def _shape(value: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    from mithril.mesh.mesh import as_shape
+    from mithril.mesh.axes import as_shape
 
     return None if value is None else as_shape(value, "device_mesh")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mithril.errors import MeshError, OptionError, ShardingError
 from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse, coarsen, follow_sharding
-from mithril.mesh.mesh import as_shape
+from mithril.mesh.axes import as_shape
 from mithril.mesh.refinement import part
 from mithril.types import TensorType
 

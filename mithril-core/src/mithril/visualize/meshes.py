@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mithril.errors import MeshError
 from mithril.mesh import Mesh
-from mithril.mesh.mesh import as_shape
+from mithril.mesh.axes import as_shape
 from mithril.visualize.figures import PathLike, plot_table
 from mithril.visualize.terminal import print_table
 

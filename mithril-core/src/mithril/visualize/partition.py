@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mithril.errors import MithrilError, OptionError
 from mithril.mesh import Mesh, Sharding
-from mithril.mesh.mesh import Axis
+from mithril.mesh.axes import Axis
 from mithril.mesh.tables import Span, name_axes
 from mithril.tables import (
     COLUMNS,
