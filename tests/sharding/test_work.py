@@ -50,7 +50,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(import_module(module), name, counting)
 
     monkeypatch.setattr(import_module("mithril.sharding.choose"), "minimise", observe)
-    count("mithril.sharding.reshard", "collective_seconds")
+    count("mithril.sharding.reshard", "price_collective")
     count("mithril.sharding.option", "_option")
     count("mithril.sharding.alternatives", "_compare")
     return counts
@@ -67,7 +67,7 @@ def plan(blocks: int, at_rest: bool, done: Counter[str]) -> Counter[str]:
 @pytest.mark.parametrize("at_rest", [False, True])
 def test_twice_the_blocks_are_looked_up(at_rest: bool, done: Counter[str]) -> None:
     small, large = plan(SHALLOW, at_rest, done), plan(DEEP, at_rest, done)
-    for name in ("entries", "collective_seconds", "_option", "_compare"):
+    for name in ("entries", "price_collective", "_option", "_compare"):
         assert large[name] == small[name] > 0, name
     for name in ("steps", "compared"):
         assert small[name] < large[name] <= 2 * small[name], name

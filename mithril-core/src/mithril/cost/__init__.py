@@ -7,6 +7,7 @@ from mithril.cost.communication import (
     describe_relay,
     find_bucket_bytes,
     find_start_up,
+    price_collective,
     transfer_seconds,
 )
 from mithril.cost.hardware import Hardware
@@ -22,6 +23,6 @@ __all__ = [
     "SIMULATED", "Hardware", "HardwareAnalyst", "Level", "Link", "PlanMemory", "PlanTimeline",
     "Target", "as_hardware", "collective_seconds", "describe_emulation", "describe_relay",
     "find_bucket_bytes", "find_hardware", "find_start_up", "graph_seconds", "kernel_seconds",
-    "op_seconds", "predict_memory", "predict_timeline", "product_dtype", "transfer_seconds",
-    "work_seconds",
+    "op_seconds", "predict_memory", "predict_timeline", "price_collective", "product_dtype",
+    "transfer_seconds", "work_seconds",
 ]  # fmt: skip

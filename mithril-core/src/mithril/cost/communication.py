@@ -13,7 +13,8 @@ several levels of links is priced by the narrowest of them; see `Hardware.link`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 from mithril.cost.hardware import Hardware
 from mithril.cost.levels import FULLY_CONNECTED, NEIGHBOURS, Link
@@ -43,13 +44,40 @@ def collective_seconds(
     >>> collective_seconds("all_reduce", 10**9, ["a"], Mesh(a=2), SIMULATED)
     1.0000002
     """
-    group = mesh.product(axes)
-    if hardware.transport is None:
-        return _seconds(Call(kind, nbytes, group), hardware.link(mesh, axes, kind))
-    calls = hardware.transport.calls(kind, nbytes, group)
-    # What is issued among others than the group may go over any axis.
-    links = (hardware.link(mesh, axes if c.group == group else mesh.names, c.kind) for c in calls)
-    return sum(map(_seconds, calls, links))
+    return price_collective(kind, axes, mesh, hardware)(nbytes)
+
+
+def price_collective(
+    kind: str, axes: Sequence[str], mesh: Mesh, hardware: Hardware
+) -> Callable[[int], float]:
+    """Return a function from the bytes of a collective to its `collective_seconds`.
+
+    Args:
+        kind: of the collective.
+        axes: mesh axes it runs over.
+        mesh: the devices.
+        hardware: the profile to price with.
+
+    >>> from mithril.cost import SIMULATED
+    >>> seconds = price_collective("all_reduce", ["a"], Mesh(a=2), SIMULATED)
+    >>> seconds(0), seconds(10**9)
+    (2e-07, 1.0000002)
+    """
+    group, transport = mesh.product(axes), hardware.transport
+    if transport is None:
+        link = hardware.link(mesh, axes, kind)
+        return lambda nbytes: _seconds(Call(kind, nbytes, group), link)
+
+    @cache
+    def find_link(of: str, is_among_group: bool) -> Link:
+        # What is issued among others than the group may go over any axis.
+        return hardware.link(mesh, axes if is_among_group else mesh.names, of)
+
+    def price(nbytes: int) -> float:
+        calls = transport.calls(kind, nbytes, group)
+        return sum(_seconds(call, find_link(call.kind, call.group == group)) for call in calls)
+
+    return price
 
 
 def find_bucket_bytes(

@@ -6,7 +6,7 @@ split each dimension before and after, in no order, and by what is partial befor
 stays as it is makes no moves: from `P("a", "b")` to `P(None, "b")` a value goes as half of it does
 from `P("a")` to `P()` if there are two devices along b. The size of a dimension makes a difference
 only where all these axes together do not divide it: on its way it is split over no others. What is
-left is how many bytes go.
+left is how many bytes go. Where two axes of the mesh may be exchanged, so may they in a pair.
 
 The order of dimensions makes a difference in two cases, and is kept there. Axes that leave one
 dimension for several others are permuted in the order of these. And of two permutes that are both
@@ -22,6 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mithril.mesh import Mesh, Sharding
+from mithril.sharding.interchange import Renaming
 from mithril.types import DType, Shape, TensorType
 
 FEW_AXES = 3
@@ -42,10 +43,13 @@ class Pairs:
 
     Args:
         mesh: the devices.
+        renamings: other names for its axes with which any path costs as much.
     """
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, renamings: Sequence[Renaming] = ()) -> None:
         self._mesh = mesh
+        self._renamings = renamings
+        self._renamed: dict[Kind, Kind] = {}
         self._ranks: dict[int, _Rank] = {}
         self._axes: dict[tuple[str, ...], int] = {(): 0}
         self._masks = [0]
@@ -116,25 +120,50 @@ class Pairs:
         codes = uneven << 2 * BITS | before << BITS | after
         codes = np.take_along_axis(np.where(stays, 0, codes)[first], order[first], axis=1)
         kinds = [
-            (int(flag), *self._leave_out_common(one, other), *filter(None, used))
+            self._rename((int(flag), *self._leave_out_common(one, other), *filter(None, used)))
             for (flag, one, other), used in zip(rows, codes.tolist(), strict=True)
         ]
         return kinds, parts[first].tolist(), first, alike
 
-    def find_typical(self, kind: Kind) -> Typical | None:
-        """Return a pair of a kind; None if sizes make a difference.
+    def find_typical(self, kind: Kind) -> Typical:
+        """Return a pair of a kind.
 
-        The last dimension of the tensor is not split; the others have the least sizes.
+        The last dimension of the tensor is not split; the others have the least sizes, or those
+        that make a difference.
         """
-        if any(code >> 2 * BITS for code in kind[3:]):
-            return None
-        axes, low = list(self._axes), 2**BITS - 1
+        axes, sizes, low = list(self._axes), list(self._sizes), 2**BITS - 1
         before = tuple(axes[code >> BITS & low] for code in kind[3:])
         after = tuple(axes[code & low] for code in kind[3:])
-        both = ({*one, *other} for one, other in zip(before, after, strict=True))
+        uneven = [code >> 2 * BITS for code in kind[3:]]
+        shape = [
+            sizes[number - 1] if number else self._mesh.product({*one, *other})
+            for number, one, other in zip(uneven, before, after, strict=True)
+        ]
         start = Sharding(self._mesh, (*before, ()), self._list_pending(kind[1]))
         goal = Sharding(self._mesh, (*after, ()), self._list_pending(kind[2]))
-        return start, goal, TensorType((*map(self._mesh.product, both), 1), DType.int8)
+        return start, goal, TensorType((*shape, 1), DType.int8)
+
+    def _rename(self, kind: Kind) -> Kind:
+        """Return the least of the kinds that are this one but for the names of axes."""
+        if kind not in self._renamed:
+            others = (self._rename_axes(kind, names) for names in self._renamings)
+            self._renamed[kind] = min((kind, *others))
+        return self._renamed[kind]
+
+    def _rename_axes(self, kind: Kind, names: Renaming) -> Kind:
+        is_fixed, one, other, *codes = kind
+        low, axes = 2**BITS - 1, list(self._axes)
+        renamed = [
+            code >> 2 * BITS << 2 * BITS
+            | self._number_axes(tuple(names[axis] for axis in axes[code >> BITS & low])) << BITS
+            | self._number_axes(tuple(names[axis] for axis in axes[code & low]))
+            for code in codes
+        ]
+        partials = (
+            self._number_partial(frozenset((names[axis], how) for axis, how in self._pending[at]))
+            for at in (one, other)
+        )
+        return (is_fixed, *partials, *(renamed if is_fixed else sorted(renamed)))
 
     def _leave_out_common(self, one: int, other: int) -> tuple[int, int]:
         """Return numbers of what is partial without what stays so."""

@@ -13,6 +13,7 @@ import numpy as np
 from mithril.mesh import Sharding
 from mithril.sharding.alike import Kind, Pairs
 from mithril.sharding.eliminate import Steps
+from mithril.sharding.interchange import list_renamings
 from mithril.sharding.lists import Lists
 from mithril.sharding.option import KnownOptions
 from mithril.sharding.reshard import Resharder
@@ -50,13 +51,13 @@ class MovePrices:
         self.options: KnownOptions = {}
         self.work: dict[tuple[int, int], np.ndarray] = {}
         self.steps = Steps()
-        self._pairs = Pairs(resharder.mesh)
+        self._pairs = Pairs(resharder.mesh, list_renamings(resharder.mesh, resharder.hardware))
         self._tables: dict[
             tuple[str, TensorType, int, int], tuple[Shardings, Shardings, np.ndarray]
         ] = {}
         self._known: dict[TensorType, np.ndarray] = {}
         self._prices: dict[tuple[int, DType], dict[Kind, float]] = {}
-        self._routes: dict[tuple[Kind, DType], Routes | None] = {}
+        self._routes: dict[tuple[Kind, DType], Routes] = {}
         self._shaped: dict[tuple[int, float, bool], tuple[np.ndarray, np.ndarray]] = {}
 
     def tabulate(self, type: TensorType, starts: Shardings, goals: Shardings) -> np.ndarray:
@@ -157,25 +158,20 @@ class MovePrices:
             if kind not in of_amount:
                 start = self._pairs.find_sharding(type.rank, starts[pair])
                 goal = self._pairs.find_sharding(type.rank, goals[pair])
-                of_amount[kind] = self._price(type, start, goal, kind, nbytes)
+                of_amount[kind] = self._price(start, goal, kind, nbytes, dtype)
             prices.append(of_amount[kind])
         known[starts, goals] = np.array(prices)[alike]
 
     def _price(
-        self, type: TensorType, start: Sharding, goal: Sharding, kind: Kind, nbytes: int
+        self, start: Sharding, goal: Sharding, kind: Kind, nbytes: int, dtype: DType
     ) -> float:
         """Return the price of moving so many bytes between a pair of a kind; infinite: no way."""
         if not _is_possible(start, goal):
             return FORBIDDEN
-        key = kind, self.resharder.find_counted(type.dtype)
+        key = kind, dtype
         if key not in self._routes:
-            typical = self._pairs.find_typical(kind)
-            self._routes[key] = typical and Routes(self.resharder, typical, key[1])
-        routes = self._routes[key]
-        if routes is None:  # sizes make a difference
-            path = self.resharder.find_path(self.resharder.begin(start, goal, type), type)
-        else:
-            path = routes.find(nbytes)
+            self._routes[key] = Routes(self.resharder, self._pairs.find_typical(kind), dtype)
+        path = self._routes[key].find(nbytes)
         if path is None:
             return FORBIDDEN
         return path.price * PRICE_UNIT + path.collectives * COLLECTIVE_TIE

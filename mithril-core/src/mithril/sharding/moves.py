@@ -10,7 +10,8 @@ Moves over one or several mesh axes:
     reduce_scatter  partial -> split
     all_reduce      partial -> replicated
 
-`list_moves` has those that may lead to a goal, one axis at a time; `merge` joins neighbours.
+`list_moves` has those that may lead to a goal. Those that exchange data are of as many axes at once
+as may go together; free ones are of one axis, and `merge` joins neighbours.
 """
 
 from __future__ import annotations
@@ -56,38 +57,31 @@ class Move:
         return _dimension(self.after, self.axes[0])
 
 
-def list_moves(here: Sharding, goal: Sharding, shape: Shape | None = None) -> Iterator[Move]:
+def list_moves(here: Sharding, goal: Sharding, shape: Shape, pads: bool = True) -> Iterator[Move]:
     """Yield the moves worth trying; a free one that ends in its place is worth making at once.
 
     Args:
         here: where a value is.
         goal: where it shall go.
-        shape: of the value, if parts of unequal size are refused; permutes need `can_permute`, too.
+        shape: of the value.
+        pads: whether parts may be of unequal size, but for those that are permuted.
     """
-    for move in _free_moves(here, goal, shape):
+    divided = None if pads else shape
+    for move in _free_moves(here, goal, divided):
         yield move
         if move.kind == "to_partial" or _is_placed(move.after, goal, move.target_dimension):
             return
-    for axis in here.mesh.names:
-        held = here.dimension_of(axis)
-        if held is not None:
-            yield from _moves_of_split(here, goal, axis, held, shape)
-        elif here.reduction_of(axis) != goal.reduction_of(axis):
-            yield from _moves_of_partial(here, goal, axis, shape)
+    for held, axes in enumerate(here.dims):
+        if axes and axes != goal.dims[held][: len(axes)]:  # what is in its place stays
+            yield from _moves_of_split(here, goal, held, divided)
+    if here.partial:
+        yield from _moves_of_partial(here, goal, divided)
     for dimension, axes in enumerate(here.dims):
-        if len(axes) < 2:
+        if len(axes) < 2 or shape[dimension] % here.shards_along(dimension):
             continue
         ordered = _helpful_order(axes, dimension, goal)
         if ordered != axes:
             yield Move(Permute.name, ordered, here, _with_dim(here, dimension, ordered))
-
-
-def can_permute(move: Move, shape: Shape) -> bool:
-    """Return whether a move is no permute, or one of parts of equal size."""
-    if move.kind != Permute.name:
-        return True
-    dimension = move.source_dimension
-    return shape[dimension] % move.before.shards_along(dimension) == 0
 
 
 def _free_moves(here: Sharding, goal: Sharding, shape: Shape | None) -> Iterator[Move]:
@@ -112,13 +106,15 @@ def _helpful_order(axes: tuple[str, ...], dimension: int, goal: Sharding) -> tup
 
 
 def _moves_of_split(
-    here: Sharding, goal: Sharding, axis: str, held: int, shape: Shape | None
+    here: Sharding, goal: Sharding, held: int, shape: Shape | None
 ) -> Iterator[Move]:
     axes = here.dims[held]
-    if axes[-1] != axis or _is_placed(here, goal, held):
-        return  # only the minor-most axis can leave, and one that is in its place stays
+    axis = axes[-1]  # none can leave before the minor-most
+    for first in reversed(range(len(axes))):
+        yield Move(AllGather.name, axes[first:], here, _with_dim(here, held, axes[:first]))
+        if axes[:first] == goal.dims[held][:first]:
+            break  # what is left is in its place
     without = _with_dim(here, held, axes[:-1])
-    yield Move(AllGather.name, (axis,), here, without)
     for first in range(len(axes) - 1):
         yield from _joint_all_to_all(here, goal, held, axes[first:], shape)
     if goal.dimension_of(axis) != held and _can_append(without, goal, axis, shape):
@@ -146,16 +142,34 @@ def _joint_all_to_all(
         yield Move(AllToAll.name, axes, here, moved)
 
 
-def _moves_of_partial(
-    here: Sharding, goal: Sharding, axis: str, shape: Shape | None
-) -> Iterator[Move]:
-    if not here.reduction_of(axis):
-        return
-    left = tuple(pending for pending in here.partial if pending[0] != axis)
-    reduced = Sharding(here.mesh, here.dims, left)
-    yield Move(AllReduce.name, (axis,), here, reduced)
-    if _can_append(reduced, goal, axis, shape):
-        yield Move(ReduceScatter.name, (axis,), here, _append(reduced, goal, axis))
+def _moves_of_partial(here: Sharding, goal: Sharding, shape: Shape | None) -> Iterator[Move]:
+    pending = [pair for pair in here.partial if pair not in goal.partial]
+    for kind in dict.fromkeys(reduction for _, reduction in pending):
+        axes = tuple(axis for axis, reduction in pending if reduction == kind)
+        for some in _list_subsets(axes):
+            yield Move(AllReduce.name, some, here, _without_partial(here, some))
+        for dims in goal.dims:
+            for some in _list_subsets(tuple(axis for axis in dims if axis in axes)):
+                scattered = _append_all(_without_partial(here, some), goal, some, shape)
+                if scattered is not None:
+                    yield Move(ReduceScatter.name, some, here, scattered)
+
+
+def _list_subsets(axes: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield all that is in some axes and keeps their order, but for nothing."""
+    for count in range(1, len(axes) + 1):
+        yield from itertools.combinations(axes, count)
+
+
+def _append_all(
+    here: Sharding, goal: Sharding, axes: tuple[str, ...], shape: Shape | None
+) -> Sharding | None:
+    """Return what splits a dimension over some axes of the goal, too; None if it may not."""
+    for axis in axes:
+        if not _can_append(here, goal, axis, shape):
+            return None
+        here = _append(here, goal, axis)
+    return here
 
 
 def _can_append(here: Sharding, goal: Sharding, axis: str, shape: Shape | None) -> bool:
@@ -183,6 +197,11 @@ def _with_dim(here: Sharding, dimension: int, axes: tuple[str, ...]) -> Sharding
     return Sharding(here.mesh, dims, here.partial)
 
 
+def _without_partial(here: Sharding, axes: tuple[str, ...]) -> Sharding:
+    left = tuple(pending for pending in here.partial if pending[0] not in axes)
+    return Sharding(here.mesh, here.dims, left)
+
+
 def _with_partial(here: Sharding, axis: str, reduction: str) -> Sharding:
     pending = {**dict(here.partial), axis: reduction}
     ordered = tuple((name, pending[name]) for name in here.mesh.names if name in pending)
@@ -190,7 +209,7 @@ def _with_partial(here: Sharding, axis: str, reduction: str) -> Sharding:
 
 
 def merge(moves: tuple[Move, ...]) -> tuple[Move, ...]:
-    """Join neighbouring moves of one kind into one over several axes."""
+    """Join neighbouring free moves of one kind into one over several axes."""
     if all(first.kind != second.kind for first, second in itertools.pairwise(moves)):
         return moves
     merged: list[Move] = []
@@ -205,20 +224,12 @@ def merge(moves: tuple[Move, ...]) -> tuple[Move, ...]:
 
 
 def _joint_axes(first: Move, second: Move) -> tuple[str, ...] | None:
-    if first.kind != second.kind:
+    if first.kind != second.kind or first.is_collective:
         return None
-    if first.kind == AllGather.name and first.source_dimension == second.source_dimension:
-        return second.axes + first.axes  # the second took the next major axis
-    if first.kind in ("slice", ReduceScatter.name):
-        same_dimension = first.target_dimension == second.target_dimension
-        return first.axes + second.axes if same_dimension else None
-    if first.kind in (AllReduce.name, "to_partial"):
-        pending = first.before if first.kind == AllReduce.name else second.after
-        kinds = {pending.reduction_of(axis) for axis in first.axes + second.axes}
-        names = first.axes + second.axes
-        in_order = tuple(name for name in first.before.mesh.names if name in names)
-        return in_order if len(kinds) == 1 else None
-    return None
+    names = first.axes + second.axes
+    if first.kind == "slice":
+        return names if first.target_dimension == second.target_dimension else None
+    return tuple(name for name in first.before.mesh.names if name in names)
 
 
 def _dimension(sharding: Sharding, axis: str) -> int:
@@ -227,4 +238,4 @@ def _dimension(sharding: Sharding, axis: str) -> int:
     return dimension
 
 
-__all__ = ["Move", "can_permute", "list_moves", "merge"]
+__all__ = ["Move", "list_moves", "merge"]

@@ -1,28 +1,32 @@
 """The cheapest way from one sharding of a value to another, as a list of moves.
 
-The search is Dijkstra's over shardings, priced by bytes moved per device; neighbouring moves of one
-kind are then joined. A plan asks for the paths between all shardings that a value may have, which
-meet in the same few in between: what can be done there, and its price, is found once. Where sizes
-do not divide, parts travel with their padding; a permute needs equal parts.
+The search is Dijkstra's over shardings, priced by the seconds of each move; one collective is taken
+rather than two that save less than a nanosecond, which may be rounding alone. A plan asks for the
+paths between all shardings that a value may have, which meet in the same few in between: what can
+be done there, and its price, is found once. Where sizes do not divide, parts travel with their
+padding; a permute needs equal parts.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mithril.cost import Hardware, collective_seconds, describe_emulation, graph_seconds
+from mithril.cost import Hardware, describe_emulation, graph_seconds, price_collective
 from mithril.cost.devices import local_bytes
 from mithril.errors import PlanError
 from mithril.ir import Graph
 from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, ReduceScatter, is_narrow_sum
-from mithril.sharding.moves import Move, can_permute, list_moves, merge
+from mithril.sharding.moves import Move, list_moves, merge
 from mithril.types import DType, Shape, TensorType
 
 PICOSECONDS = 1e12
+ATTOSECONDS = 1e18
+PICOSECOND = 10**6
+"""In attoseconds, in which moves are compared: of a path's price their rounding is no part."""
 WAIT = 1.0
 """The price in seconds of having all micro-batches of a pipeline wait for one another."""
 
@@ -49,7 +53,9 @@ Seconds = dict[int, float]
 Weights = dict[int, int]
 """What moves add to the cost of a path, by number."""
 LONG = 2**10
-"""So many moves no path has: the cost of one is its price times this, and its collectives."""
+"""So many collectives no path has: its cost is what it weighs times this, and how many they are."""
+WORTH = 1000 * PICOSECOND
+"""What a path must save to have one more collective."""
 MOST = 2**200
 """The cost of a path with a move that may not be made; no other one costs as much."""
 
@@ -114,12 +120,12 @@ class Resharder:
         self._pads = pads
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
         self._steps: dict[tuple[Sharding, Shape | None], _Steps] = {}
-        self._moves: dict[tuple[Sharding, Sharding, Shape | None], tuple[Move, ...]] = {}
-        self._numbers: dict[PriceKey, int] = {}
+        self._numbers: dict[PriceKey, int] = {(): 0}  # of free moves
         self._known: dict[Amount, tuple[Weights, Seconds]] = {}
         self._merged: dict[tuple[bool | int, ...], tuple[Move, ...]] = {}
         self._merged_numbers: dict[int, tuple[int, ...]] = {}
         self._work: dict[Graph, float] = {}
+        self._times: dict[tuple[str, tuple[str, ...]], Callable[[int], float]] = {}
 
     def graph_seconds(self, graph: Graph) -> float:
         """Return the predicted seconds of what a device computes in a local graph."""
@@ -164,7 +170,10 @@ class Resharder:
 
     def follow(self, path: Path, journey: Journey, type: TensorType) -> Path:
         """Return a path of a journey that was found for another type."""
-        return self._price_path(path.moves, type, self._of_amount(journey, type)[1])
+        numbers = self._merged_numbers[id(path.moves)]
+        moves = zip(numbers, path.moves, strict=True)
+        known = self._of_amount(journey, type)
+        return _make_path(path.moves, sum(self._weigh(n, move, type, known) for n, move in moves))
 
     @property
     def has_refusals(self) -> bool:
@@ -207,7 +216,7 @@ class Resharder:
     def seconds(self, move: Move, type: TensorType) -> float:
         """Return the predicted seconds of a move."""
         _, known = self._known.setdefault(type, ({}, {}))
-        return self._find_seconds(self._number(move, is_even=False), move, type, known)
+        return self._find_seconds(self._number(move), move, type, known)
 
     def _find_seconds(self, number: int, move: Move, type: TensorType, known: Seconds) -> float:
         """Return the seconds of a move with a number, found once for an amount."""
@@ -232,26 +241,31 @@ class Resharder:
 
     def collective_seconds(self, kind: str, nbytes: int, axes: tuple[str, ...]) -> float:
         """Return the predicted seconds of a collective over some axes of the mesh."""
-        return collective_seconds(kind, nbytes, axes, self.mesh, self.hardware)
+        key = kind, axes
+        if key not in self._times:
+            self._times[key] = price_collective(kind, axes, self.mesh, self.hardware)
+        return self._times[key](nbytes)
 
     def _search(self, journey: Journey, type: TensorType) -> Path:
         steps, here, end = journey.steps, journey.here, journey.end
-        weights, seconds = self._of_amount(journey, type)
+        known = self._of_amount(journey, type)
+        weights = known[0]
         count = 0  # ties go to the path found first
         queue: list[tuple[int, int, int, Trail]] = [(0, count, here, None)]
         least = {end: MOST, here: 0}  # what is no better than a path to the goal is left out
         while queue:
             cost, _, here, trail = heapq.heappop(queue)
             if here == end:
-                return self._finish(trail, type, journey.is_even, seconds)
+                return _make_path(self._finish(trail, journey.is_even), cost)
             if cost > least[here]:
                 continue
             if here not in steps.known:
                 steps.known[here] = self._find_steps(here, journey, type)
             for number, after, move in steps.known[here]:
-                if number not in weights:
-                    weights[number] = self._weigh(number, move, type, seconds)
-                found = cost + weights[number]
+                weight = weights.get(number)
+                if weight is None:
+                    weight = self._weigh(number, move, type, known)
+                found = cost + weight
                 if found < least[end] and found < least.get(after, MOST):
                     least[after], count = found, count + 1
                     heapq.heappush(queue, (found, count, after, (move, trail)))
@@ -277,38 +291,47 @@ class Resharder:
         )
 
     def _find_steps(self, here: int, journey: Journey, type: TensorType) -> tuple[Step, ...]:
-        steps, is_even = journey.steps, journey.is_even
-        return tuple(
-            (self._number(move, is_even), steps.number(move.after), move)
-            for move in self._list_moves(steps.shardings[here], journey.goal, type.shape)
-        )
+        steps, before = journey.steps, journey.steps.shardings[here]
+        parts = self._count_parts(before) if journey.is_even else None
+        moves = list_moves(before, journey.goal, type.shape, self._pads)
+        return tuple((self._number(m, parts), steps.number(m.after), m) for m in moves)
 
-    def _list_moves(self, here: Sharding, goal: Sharding, shape: Shape) -> Iterator[Move]:
-        """Yield the moves worth trying; with padding, shapes differ in permutes alone."""
-        key = (here, goal, None if self._pads else shape)
-        if key not in self._moves:
-            self._moves[key] = tuple(list_moves(*key))
-        return (move for move in self._moves[key] if can_permute(move, shape))
+    def _count_parts(self, sharding: Sharding) -> int:
+        return self.mesh.product(sharding.split_axes)
 
-    def _number(self, move: Move, is_even: bool) -> int:
-        """Return a number that moves share that take the same time for each type."""
-        key: PriceKey = (move,)
+    def _number(self, move: Move, parts: int | None = None) -> int:
+        """Return a number that moves share that take the same time for each type.
+
+        Args:
+            move: a move.
+            parts: into how many a value is split before, if this alone makes a difference.
+        """
         if not move.is_collective:
-            key = ()
-        elif is_even:  # then only how many parts there are makes a difference
-            parts = self.mesh.product(move.before.split_axes)
+            return 0
+        key: PriceKey = (move,)
+        if parts is not None:
             key = (move.kind, move.axes, parts, move.before.reduction_of(move.axes[0]))
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _weigh(self, number: int, move: Move, type: TensorType, seconds: Seconds) -> int:
+    def _weigh(
+        self, number: int, move: Move, type: TensorType, known: tuple[Weights, Seconds]
+    ) -> int:
         """Return what a move adds to the cost of a path: its price, then whether it exchanges."""
+        weights, seconds = known
+        if number not in weights:
+            weights[number] = self._find_weight(number, move, type, seconds)
+        return weights[number]
+
+    def _find_weight(self, number: int, move: Move, type: TensorType, known: Seconds) -> int:
         if not move.is_collective:
             return 0
         if self.has_refusals and self.refuses(move.kind, self.move_bytes(move, type)):
             return MOST
-        return round(self._find_seconds(number, move, type, seconds) * PICOSECONDS) * LONG + 1
+        time = round(self._find_seconds(number, move, type, known) * ATTOSECONDS)
+        return (time + WORTH) * LONG + 1
 
-    def _finish(self, trail: Trail, type: TensorType, is_even: bool, known: Seconds) -> Path:
+    def _finish(self, trail: Trail, is_even: bool) -> tuple[Move, ...]:
+        """Return the moves made, free neighbours joined; the same object for the same moves."""
         moves: list[Move] = []
         while trail:
             move, trail = trail
@@ -316,16 +339,17 @@ class Resharder:
         key = (is_even, *map(id, moves))  # the lists keep them
         if key not in self._merged:
             self._merged[key] = merged = merge(tuple(reversed(moves)))
-            self._merged_numbers[id(merged)] = tuple(self._number(m, is_even) for m in merged)
-        return self._price_path(self._merged[key], type, known)
+            self._merged_numbers[id(merged)] = tuple(
+                self._number(move, self._count_parts(move.before) if is_even else None)
+                for move in merged
+            )
+        return self._merged[key]
 
-    def _price_path(self, moves: tuple[Move, ...], type: TensorType, known: Seconds) -> Path:
-        seconds, collectives = 0.0, 0
-        for number, move in zip(self._merged_numbers[id(moves)], moves, strict=True):
-            if move.is_collective:
-                seconds += self._find_seconds(number, move, type, known)
-                collectives += 1
-        return Path(moves, round(seconds * PICOSECONDS), collectives)
+
+def _make_path(moves: tuple[Move, ...], cost: int) -> Path:
+    weight, collectives = divmod(cost, LONG)
+    time = weight - WORTH * collectives
+    return Path(moves, (time + PICOSECOND // 2) // PICOSECOND, collectives)
 
 
 def _axes_of_devices(move: Move) -> tuple[str, ...]:
