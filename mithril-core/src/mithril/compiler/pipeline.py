@@ -109,17 +109,21 @@ def make_plan(
     """
     with pause_collector():
         options = limit_fusion(options or PlanOptions())
-
-        def plan_for(search: Search | None) -> Plan:
-            return _make_plan(graph, request, target, replace(options, search=search))
-
-        # What searches share is gone when the plan is made.
-        search = options.search and replace(options.search, prices={}, rules={})
-        found = plan_within(plan_for, search, request.donated)
-        plan = choose_by_timeline(found, plan_for, search, target, request.donated)
+        plan = _search_plan(graph, request, target, options)
         check_granted(plan, request)
         check_memory(plan, target, request.donated, is_strict=options.strict_memory)
         return plan
+
+
+def _search_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
+    """Return the best plan that is found; what searches share is gone then."""
+
+    def plan_for(search: Search | None) -> Plan:
+        return _make_plan(graph, request, target, replace(options, search=search))
+
+    search = options.search and replace(options.search, prices={}, rules={})
+    found = plan_within(plan_for, search, request.donated)
+    return choose_by_timeline(found, plan_for, search, target, request.donated)
 
 
 def lay_out(

@@ -6,13 +6,14 @@ around it staying as it was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mithril.errors import PlanError
 from mithril.ir import Alternative, Node, Value
 from mithril.mesh import Sharding
 from mithril.sharding.choose import Choice
 from mithril.sharding.option import Option
+from mithril.sharding.reshard import PICOSECONDS
 from mithril.sharding.trial import price_work
 
 SHOWN = 3
@@ -51,30 +52,32 @@ class Alternatives:
 
 def _compare(node: Node, choice: Choice) -> tuple[Alternative, ...]:
     taken = choice.options[node]
-    base = _price(node, taken, choice)
+    work = price_work(node, choice.rules[node], choice.resharder)
+    base = _price(node, taken, choice, work)
     if base is None:
         return ()
     found = []
     for option in choice.considered[node]:
         if option is not taken:
-            price = _price(node, option, choice)
+            price = _price(node, option, choice, work)
             if price is not None:
                 found.append(Alternative(_describe(node, option), price - base))
     found.sort(key=lambda other: other.seconds)
     return tuple(found[:SHOWN])
 
 
-def _price(node: Node, option: Option, choice: Choice) -> float | None:
+def _price(
+    node: Node, option: Option, choice: Choice, work: Callable[[Option], float]
+) -> float | None:
     """Return the seconds of an option where it stands, None when it cannot stand there."""
-    resharder = choice.resharder
-    total = price_work(node, choice.rules[node], resharder)(option)
     try:
-        for start, goal, value in _moves(node, option, choice):
-            path = resharder.path(start, goal, value.type)
-            total += sum(resharder.seconds(move, value.type) for move in path.moves)
+        moved = sum(
+            choice.resharder.path(start, goal, value.type).price
+            for start, goal, value in _moves(node, option, choice)
+        )
     except PlanError:  # no path: the option would need a neighbour to change, too
         return None
-    return total
+    return work(option) + moved / PICOSECONDS
 
 
 def _moves(

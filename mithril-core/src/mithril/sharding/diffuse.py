@@ -157,7 +157,7 @@ class _Edge:
         """Shift to an end all that can be."""
         found = self.taken[end]
         if found is None:
-            found = (self.costs[end] - self.messages[1 - end]).min(axis=1)
+            found = np.minimum.reduce(self.costs[end] - self.messages[1 - end], axis=1)
         self.messages[end], self.taken[end] = found, found
 
     def rest(self) -> np.ndarray:

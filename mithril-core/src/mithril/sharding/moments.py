@@ -8,12 +8,12 @@ memory only while an op runs is not seen; a plan is measured in the end.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from mithril.cost.devices import local_bytes
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.mesh import Sharding
 from mithril.sharding.eliminate import Table
@@ -63,6 +63,7 @@ class _Sizes:
         self._given_up = objective.given.search.given_up if objective.given.search else frozenset()
         self._producers = graph.producers()
         self._last = _find_last_uses(graph)
+        self._sizes: dict[tuple[TensorType, int], tuple[tuple[Sharding, ...], np.ndarray]] = {}
 
     def list_alive(self, phase: Phase | None) -> Iterator[tuple[Table, str]]:
         """Yield the bytes of what is alive at the start of a phase, None for at the end."""
@@ -106,12 +107,14 @@ class _Sizes:
     def _measure(
         self, type: TensorType, item: Item | None, shardings: tuple[Sharding, ...]
     ) -> Table:
-        sizes = [
-            float(math.prod(s.local_shape(type.shape)) * type.dtype.itemsize) for s in shardings
-        ]
-        if item is None or len(sizes) == 1:
-            return Table((), np.array(sizes[0]))
-        return Table((self._objective.variable[item],), np.array(sizes))
+        key = type, id(shardings)
+        if key not in self._sizes:
+            sizes = [float(local_bytes(type, sharding)) for sharding in shardings]
+            self._sizes[key] = shardings, np.array(sizes)
+        found = self._sizes[key][1]
+        if item is None or len(found) == 1:
+            return Table((), np.array(found[0]))
+        return Table((self._objective.variable[item],), found)
 
 
 def _is_view(node: Node) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -243,5 +242,5 @@ def _restrict(tables: Sequence[Table], values: Values) -> list[Table]:
                 if len(some) < costs.shape[axis]:
                     costs = costs.take(some, axis=axis)
             known[key] = costs
-        found.append(replace(table, costs=known[key]))
+        found.append(Table(table.variables, known[key]))
     return found

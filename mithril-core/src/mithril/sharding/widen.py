@@ -169,9 +169,19 @@ class _Walk:
         self.nodes = [n for part in regions(graph) for n in part.graph.nodes if not n.op.bodies]
         self.joints = list(links(graph))
         self._touching, self._linked = find_touching(self.nodes), collect_links(self.joints)
+        self._known: dict[tuple[int, int], dict[Node, set[str]]] = {}
 
     def find(self, axis: str, seeds: list[Place]) -> dict[Node, set[str]]:
-        """Return the factors that an axis may split, of the nodes that seeds lead to."""
+        """Return the factors that an axis may split, of the nodes that seeds lead to.
+
+        Axes of one size may split the same; lists of seeds are told apart by what they are.
+        """
+        key = self._given.mesh.sizes[axis], id(seeds)
+        if key not in self._known:
+            self._known[key] = self._follow(axis, seeds)
+        return self._known[key]
+
+    def _follow(self, axis: str, seeds: list[Place]) -> dict[Node, set[str]]:
         closure = Closure(
             self._given.mesh, axis, self._rules, self._touching, self._linked, frozenset(),
             self._given.pads,
