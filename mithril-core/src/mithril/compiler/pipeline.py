@@ -14,7 +14,7 @@ tuple, and its option to `PlanOptions`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 
@@ -117,9 +117,10 @@ def make_plan(
 
 def _search_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
     """Return the best plan that is found; what searches share is gone then."""
+    known: dict[Hashable, Plan] = {}  # searches for different things may find the same
 
     def plan_for(search: Search | None) -> Plan:
-        return _make_plan(graph, request, target, replace(options, search=search))
+        return _make_plan(graph, request, target, replace(options, search=search), known)
 
     search = options.search and replace(options.search, prices={}, rules={})
     found = plan_within(plan_for, search, request.donated)
@@ -155,9 +156,25 @@ def _lay_out(
     return parts, request
 
 
-def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
-    parameters = request.parameters
+def _make_plan(
+    graph: Graph,
+    request: Request,
+    target: Target,
+    options: PlanOptions,
+    known: dict[Hashable, Plan],
+) -> Plan:
     parts, request = _lay_out(graph, request, target, options)
+    signature = parts.signature()
+    if signature not in known:
+        known[signature] = _finish_plan(parts, request, target, options)
+    return replace(known[signature], search=parts.plan.search or request.searched)
+
+
+def _finish_plan(
+    parts: Partitioned, request: Request, target: Target, options: PlanOptions
+) -> Plan:
+    """Return the plan of laid out parts, after all passes and checks."""
+    parameters = request.parameters
     if options.search is not None:
         request = replace(request, layouts=parts.layouts)
     parts = parts.with_change(lambda program: change_local(program, request, target, options))
@@ -171,7 +188,6 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
             notes=(*request.notes, *plan.notes),
             parameters=parameters,
             optimizer=request.optimizer,
-            search=plan.search or request.searched,
         )
         return choose_kernels(change_programs(plan, target, options.passes), target)
 

@@ -76,7 +76,7 @@ def _fill(graph: Graph, fill: Filling, pricing: Pricing) -> Iterator[list[Node]]
     timed = [node for node in several if _is_timed(node, fill)]
     ready = find_ready(graph, timed, pricing) if timed else {}
     for found in groups:
-        for bucket in _cut(found, fill, ready):
+        for bucket in _cut(found, fill, ready) if len(found) > 1 else []:
             yield [member.node for member in bucket]
 
 

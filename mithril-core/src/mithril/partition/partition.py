@@ -9,7 +9,7 @@ part, on all devices, and its batch one micro-batch: its program is its plan, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mithril.cost import HardwareAnalyst, Target
@@ -213,6 +213,13 @@ class Partitioned:
         for part in self._parts:
             found.update(part.solution.layouts)
         return found
+
+    def signature(self) -> Hashable:
+        """Return what is equal for parts of one graph that make equal plans, searches aside.
+
+        Options of searches that share prices are the same objects.
+        """
+        return tuple(part.solution.signature() for part in self._parts)
 
     @property
     def placement(self) -> Placement:

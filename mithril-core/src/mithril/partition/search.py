@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from mithril.cost import Target
@@ -76,6 +76,14 @@ class Solution:
         """Return where values live that somebody uses."""
         homes = ((value, self.choice.home(value)) for value in self.graph.values())
         return {value: home for value, home in homes if home is not None}
+
+    def signature(self) -> Hashable:
+        """Return what is equal for solutions of one graph whose programs are equal."""
+        nodes, values = self.choice.options, self.choice.homes
+        return (
+            tuple(node.op for node in nodes), tuple(map(id, nodes.values())),
+            tuple(value.name for value, _ in values), tuple(values.values()),
+        )  # fmt: skip
 
     def list_resting(self) -> set[str]:
         """Return the names of gradients that an update takes and that live at rest."""

@@ -108,7 +108,8 @@ class Pairs:
         stays = (before == after) & (uneven == 0)
         parts = np.where(stays, counts, 1).prod(axis=1)
         count = len(self._axes)
-        numbers = np.where(stays, 0, (uneven * count + before) * count + after)
+        # What goes to one goal stands together: steps on the way to it are found once.
+        numbers = np.where(stays, 0, (uneven * count + after) * count + before)
         is_fixed = self._find_fixed(rank, starts, goals)
         places = np.where(numbers > 0, np.arange(1, len(shape) + 1), 0)
         order = np.where(is_fixed[:, None], places, numbers).argsort(axis=1, kind="stable")
@@ -117,7 +118,7 @@ class Pairs:
         kept = np.where(stays, np.array(self._masks)[before], 0).sum(axis=1)
         first, alike = _find_alike([is_fixed, kept, *ends, *columns])
         rows = zip(is_fixed[first], *(partial[first] for partial in ends), strict=True)
-        codes = uneven << 2 * BITS | before << BITS | after
+        codes = uneven << 2 * BITS | after << BITS | before
         codes = np.take_along_axis(np.where(stays, 0, codes)[first], order[first], axis=1)
         kinds = [
             self._rename((int(flag), *self._leave_out_common(one, other), *filter(None, used)))
@@ -132,8 +133,8 @@ class Pairs:
         that make a difference.
         """
         axes, sizes, low = list(self._axes), list(self._sizes), 2**BITS - 1
-        before = tuple(axes[code >> BITS & low] for code in kind[3:])
-        after = tuple(axes[code & low] for code in kind[3:])
+        after = tuple(axes[code >> BITS & low] for code in kind[3:])
+        before = tuple(axes[code & low] for code in kind[3:])
         uneven = [code >> 2 * BITS for code in kind[3:]]
         shape = [
             sizes[number - 1] if number else self._mesh.product({*one, *other})

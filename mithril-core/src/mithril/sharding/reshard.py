@@ -42,8 +42,8 @@ class Path:
 
 Step = tuple[int, int, Move]
 """A move in a search: its price's number, its end's number, itself."""
-Trail = tuple[Move, "Trail"] | None
-"""The moves made so far, the last one first."""
+Trail = tuple[Step, "Trail"] | None
+"""The steps made so far, the last one first."""
 PriceKey = tuple[object, ...]
 """What the time of a move depends on, beside the type."""
 Amount = TensorType | tuple[int, DType]
@@ -122,8 +122,8 @@ class Resharder:
         self._steps: dict[tuple[Sharding, Shape | None], _Steps] = {}
         self._numbers: dict[PriceKey, int] = {(): 0}  # of free moves
         self._known: dict[Amount, tuple[Weights, Seconds]] = {}
-        self._merged: dict[tuple[bool | int, ...], tuple[Move, ...]] = {}
-        self._merged_numbers: dict[int, tuple[int, ...]] = {}
+        self._merged: dict[tuple[int, ...], tuple[Move, ...]] = {}
+        self._collectives: dict[int, tuple[Step, ...]] = {}
         self._work: dict[Graph, float] = {}
         self._times: dict[tuple[str, tuple[str, ...]], Callable[[int], float]] = {}
 
@@ -170,10 +170,9 @@ class Resharder:
 
     def follow(self, path: Path, journey: Journey, type: TensorType) -> Path:
         """Return a path of a journey that was found for another type."""
-        numbers = self._merged_numbers[id(path.moves)]
-        moves = zip(numbers, path.moves, strict=True)
-        known = self._of_amount(journey, type)
-        return _make_path(path.moves, sum(self._weigh(n, move, type, known) for n, move in moves))
+        known, steps = self._of_amount(journey, type), self._collectives[id(path.moves)]
+        cost = sum(self._weigh(number, move, type, known) for number, _, move in steps)
+        return _make_path(path.moves, cost)
 
     @property
     def has_refusals(self) -> bool:
@@ -256,19 +255,20 @@ class Resharder:
         while queue:
             cost, _, here, trail = heapq.heappop(queue)
             if here == end:
-                return _make_path(self._finish(trail, journey.is_even), cost)
+                return _make_path(self._finish(trail), cost)
             if cost > least[here]:
                 continue
             if here not in steps.known:
                 steps.known[here] = self._find_steps(here, journey, type)
-            for number, after, move in steps.known[here]:
+            for step in steps.known[here]:
+                number, after, move = step
                 weight = weights.get(number)
                 if weight is None:
                     weight = self._weigh(number, move, type, known)
                 found = cost + weight
                 if found < least[end] and found < least.get(after, MOST):
                     least[after], count = found, count + 1
-                    heapq.heappush(queue, (found, count, after, (move, trail)))
+                    heapq.heappush(queue, (found, count, after, (step, trail)))
         start, goal = (end.describe() for end in (journey.start, journey.goal))
         raise PlanError(f"cannot reshard {type} from {start} to {goal}")
 
@@ -330,19 +330,17 @@ class Resharder:
         time = round(self._find_seconds(number, move, type, known) * ATTOSECONDS)
         return (time + WORTH) * LONG + 1
 
-    def _finish(self, trail: Trail, is_even: bool) -> tuple[Move, ...]:
+    def _finish(self, trail: Trail) -> tuple[Move, ...]:
         """Return the moves made, free neighbours joined; the same object for the same moves."""
-        moves: list[Move] = []
+        steps: list[Step] = []
         while trail:
-            move, trail = trail
-            moves.append(move)
-        key = (is_even, *map(id, moves))  # the lists keep them
+            step, trail = trail
+            steps.append(step)
+        key = tuple(map(id, steps))  # the lists keep them
         if key not in self._merged:
-            self._merged[key] = merged = merge(tuple(reversed(moves)))
-            self._merged_numbers[id(merged)] = tuple(
-                self._number(move, self._count_parts(move.before) if is_even else None)
-                for move in merged
-            )
+            steps.reverse()
+            self._merged[key] = merged = merge(tuple(move for *_, move in steps))
+            self._collectives[id(merged)] = tuple(s for s in steps if s[-1].is_collective)
         return self._merged[key]
 
 

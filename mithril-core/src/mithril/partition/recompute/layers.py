@@ -92,11 +92,14 @@ def list_prefixes(scope: str) -> list[str]:
 
 def _read_scopes(nodes: Sequence[Node]) -> _Scope:
     root = _Scope("")
+    known = {"": root}
     for node in nodes:
-        scope = root
-        for path in list_prefixes(node.scope):
-            scope = scope.inside.setdefault(path, _Scope(path))
-        scope.nodes[node] = is_product(node)
+        if node.scope not in known:
+            scope = root
+            for path in list_prefixes(node.scope):
+                scope = scope.inside.setdefault(path, _Scope(path))
+            known[node.scope] = scope
+        known[node.scope].nodes[node] = is_product(node)
     return root
 
 
@@ -142,8 +145,9 @@ def is_product(node: Node) -> bool:
 def _contracts(node: Node) -> bool:
     if node.op.is_collective or node.op.bodies:
         return False
-    types = [v.type for v in node.inputs], [v.type for v in node.outputs]
-    return node.op.is_product or node.op.contracts(*types)
+    if node.op.is_product or len(node.inputs) < 2:
+        return node.op.is_product
+    return node.op.contracts([v.type for v in node.inputs], [v.type for v in node.outputs])
 
 
 __all__ = ["LayerOf", "find_layers", "is_product", "list_paths", "list_prefixes", "match_layers"]
