@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import mithril as ml
 import numpy as np
@@ -10,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mithril.compiler import Request, Target, make_plan
-from mithril.cost import SIMULATED
+from mithril.cost import SIMULATED, Hardware, Level
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.shards import trim_padding
 from mithril.errors import PlanError
 from mithril.ir import Builder
 from mithril.mesh import Mesh, P, Sharding, refine
 from mithril.sharding import Layout, Resharder
+from mithril.sharding.moves import list_moves
 from mithril.types import DType, TensorType
 
 from tests.profiles import quick
@@ -188,3 +190,62 @@ def test_what_was_found_for_other_paths_changes_none(
     for start, goal in pairs:
         found = shared.path(sharding(start), sharding(goal), type)
         assert found == Resharder(MESH, SIMULATED).path(sharding(start), sharding(goal), type)
+
+
+H100 = Hardware.load("h100-sxm")
+NODES = Mesh(a=8, c=8)
+"""Whose second axis is within a node."""
+
+
+@pytest.mark.parametrize(
+    ("start", "goal", "expected", "apart"),
+    [
+        (
+            Sharding(NODES, ((), ()), (("a", "sum"), ("c", "sum"))),
+            Sharding(NODES, (("a",), ())),
+            [("all_reduce", "a", "c"), ("slice", "a")],
+            [("reduce_scatter", "a"), ("all_reduce", "c")],
+        ),
+        (
+            Sharding(NODES, (("a", "c"), ())),
+            Sharding(NODES, ((), ()), (("c", "sum"),)),
+            [("all_gather", "a", "c"), ("to_partial", "c")],
+            [("all_gather", "c"), ("to_partial", "c"), ("all_gather", "a")],
+        ),
+    ],
+    ids=["reduced", "gathered"],
+)
+def test_what_goes_over_several_axes_at_once_is_compared_with_what_goes_over_each(
+    start: Sharding,
+    goal: Sharding,
+    expected: list[tuple[str, ...]],
+    apart: list[tuple[str, ...]],
+) -> None:
+    """All devices of a node then share its links, which one axis after the other does not."""
+    resharder, large = Resharder(NODES, H100), TensorType((4096, 4096), DType.float32)
+    path = resharder.path(start, goal, large)
+    assert [(move.kind, *move.axes) for move in path.moves] == expected
+    seconds, here = 0.0, start
+    for kind, *axes in apart:
+        moves = list_moves(here, goal, large.shape)
+        move = next(m for m in moves if (m.kind, *m.axes) == (kind, *axes))
+        seconds, here = seconds + resharder.seconds(move, large), move.after
+    assert here == goal
+    assert path.price < 0.5e12 * seconds
+
+
+def test_sums_and_maxima_are_not_scattered_together() -> None:
+    start = Sharding(MESH, ((), ()), (("data", "sum"), ("tensor", "max")))
+    path = Resharder(MESH, SIMULATED).path(start, sharding(P(("data", "tensor"))), TYPE)
+    assert [(move.kind, *move.axes) for move in path.moves] == [
+        ("reduce_scatter", "data"),
+        ("reduce_scatter", "tensor"),
+    ]
+
+
+def test_two_collectives_are_not_taken_for_less_than_a_nanosecond() -> None:
+    """Over a link without start-up both parts together take as long as the whole."""
+    level = Level("any", None, 0.0, 1e9)
+    resharder = Resharder(MESH, replace(SIMULATED, levels=(level,)))
+    path = resharder.path(sharding(P(("data", "tensor"))), sharding(P()), TYPE)
+    assert [(move.kind, *move.axes) for move in path.moves] == [("all_gather", "data", "tensor")]

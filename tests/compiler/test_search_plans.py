@@ -1,0 +1,46 @@
+"""Plans of searches: one is made for each different choice, however many searches find it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import mithril as ml
+import pytest
+from mithril.plan import Plan
+from mithril.runtime.planned import plan_backend
+
+pipeline = import_module("mithril.compiler.pipeline")
+
+
+def list_programs(plan: Plan) -> str:
+    """Return what devices run, without what a search says of it."""
+    return "\n".join(str(stage.program.graph) for stage in plan.stages)
+
+
+@pytest.mark.parametrize("width", [32, 4096])
+def test_a_choice_that_several_searches_find_is_planned_once(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid_out: list[str] = []
+    made: list[str] = []
+    lay_out, finish = pipeline._lay_out, pipeline._finish_plan
+
+    def note_laid_out(*given: object) -> object:
+        parts, request = lay_out(*given)
+        laid_out.append(list_programs(parts.plan))
+        return parts, request
+
+    def note_made(parts: object, *given: object) -> Plan:
+        made.append(list_programs(parts.plan))  # type: ignore[attr-defined]
+        plan: Plan = finish(parts, *given)
+        return plan
+
+    monkeypatch.setattr(pipeline, "_lay_out", note_laid_out)
+    monkeypatch.setattr(pipeline, "_finish_plan", note_made)
+    model = ml.Model(name="mlp")
+    model |= ml.Linear(width, name="up")(input="input", output="hidden")
+    model += ml.Linear(32, name="down")(output="output")
+    backend = plan_backend(ml.Mesh(a=4, b=2), "h100-sxm")
+    ml.compile(model, backend, auto_partition=True, shapes={"input": (4096, 32)}).plan  # noqa: B018
+    assert len(laid_out) > len(made) == len(set(made))
+    assert set(made) == set(laid_out)
