@@ -26,13 +26,7 @@ from mithril.compiler.overlap import place_in_plan
 from mithril.compiler.plugin_passes import change_graph, change_programs
 from mithril.compiler.recompute import plan_recomputed
 from mithril.compiler.request import PlanOptions, Request
-from mithril.compiler.search import (
-    check_granted,
-    choose_by_timeline,
-    complete,
-    limit_fusion,
-    plan_within,
-)
+from mithril.compiler.search import check_granted, complete, limit_fusion, search_plan
 from mithril.cost import Target
 from mithril.ir import Graph
 from mithril.ir.rewrite import all_nodes
@@ -109,22 +103,15 @@ def make_plan(
     """
     with pause_collector():
         options = limit_fusion(options or PlanOptions())
-        plan = _search_plan(graph, request, target, options)
+        known: dict[Hashable, Plan] = {}  # searches for different things may find the same
+
+        def plan_for(search: Search | None) -> Plan:
+            return _make_plan(graph, request, target, replace(options, search=search), known)
+
+        plan = search_plan(plan_for, options.search, target, request.donated)
         check_granted(plan, request)
         check_memory(plan, target, request.donated, is_strict=options.strict_memory)
         return plan
-
-
-def _search_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
-    """Return the best plan that is found; what searches share is gone then."""
-    known: dict[Hashable, Plan] = {}  # searches for different things may find the same
-
-    def plan_for(search: Search | None) -> Plan:
-        return _make_plan(graph, request, target, replace(options, search=search), known)
-
-    search = options.search and replace(options.search, prices={}, rules={})
-    found = plan_within(plan_for, search, request.donated)
-    return choose_by_timeline(found, plan_for, search, target, request.donated)
 
 
 def lay_out(

@@ -66,6 +66,28 @@ def limit_fusion(options: PlanOptions) -> PlanOptions:
     return replace(options, fusion=replace(fusion, nbytes=most))
 
 
+def search_plan(
+    plan_for: Callable[[Search | None], Plan],
+    search: Search | None,
+    target: Target,
+    donated: Collection[str],
+) -> Plan:
+    """Return the best plan that is found; what searches share is gone then.
+
+    Args:
+        plan_for: returns the plan of a search.
+        search: what is asked for; None for no search.
+        target: where the plan will run.
+        donated: names of inputs that are given up.
+
+    Raises:
+        PlanError: no plan that is found keeps to the memory that is granted.
+    """
+    search = search and replace(search, prices={}, rules={})
+    found = plan_within(plan_for, search, donated)
+    return choose_by_timeline(found, plan_for, search, target, donated)
+
+
 def plan_within(
     plan_for: Callable[[Search | None], Plan], search: Search | None, donated: Collection[str]
 ) -> Plan:
