@@ -151,7 +151,7 @@ def _make_plan(
     known: dict[Hashable, Plan],
 ) -> Plan:
     parts, request = _lay_out(graph, request, target, options)
-    signature = parts.signature()
+    signature = parts.signature() if options.search is not None else None
     if signature not in known:
         known[signature] = _finish_plan(parts, request, target, options)
     return replace(known[signature], search=parts.plan.search or request.searched)
