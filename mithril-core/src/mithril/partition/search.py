@@ -83,6 +83,7 @@ class Solution:
         return (
             tuple(node.op for node in nodes), tuple(map(id, nodes.values())),
             tuple(value.name for value, _ in values), tuple(values.values()),
+            tuple(self.layouts.items()),
         )  # fmt: skip
 
     def list_resting(self) -> set[str]:

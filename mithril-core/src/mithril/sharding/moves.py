@@ -11,7 +11,7 @@ Moves over one or several mesh axes:
     all_reduce      partial -> replicated
 
 `list_moves` has those that may lead to a goal. Those that exchange data are of as many axes at once
-as may go together; free ones are of one axis, and `merge` joins neighbours.
+as may go together; free ones are of one axis. `merge` joins neighbours.
 """
 
 from __future__ import annotations
@@ -209,7 +209,11 @@ def _with_partial(here: Sharding, axis: str, reduction: str) -> Sharding:
 
 
 def merge(moves: tuple[Move, ...]) -> tuple[Move, ...]:
-    """Join neighbouring free moves of one kind into one over several axes."""
+    """Join neighbouring moves of one kind into one over several axes.
+
+    Collectives, too, even where one after the other is predicted to take less: whether a collective
+    is carried out level by level is decided afterwards, and libraries do so by themselves.
+    """
     if all(first.kind != second.kind for first, second in itertools.pairwise(moves)):
         return moves
     merged: list[Move] = []
@@ -224,12 +228,24 @@ def merge(moves: tuple[Move, ...]) -> tuple[Move, ...]:
 
 
 def _joint_axes(first: Move, second: Move) -> tuple[str, ...] | None:
-    if first.kind != second.kind or first.is_collective:
+    if first.kind != second.kind:
         return None
-    names = first.axes + second.axes
-    if first.kind == "slice":
-        return names if first.target_dimension == second.target_dimension else None
-    return tuple(name for name in first.before.mesh.names if name in names)
+    if first.kind == AllGather.name and first.source_dimension == second.source_dimension:
+        return second.axes + first.axes  # the second took the next major axes
+    if first.kind in ("slice", ReduceScatter.name):
+        same_dimension = first.target_dimension == second.target_dimension
+        return first.axes + second.axes if same_dimension and _reduce_alike(first, second) else None
+    if first.kind in (AllReduce.name, "to_partial") and _reduce_alike(first, second):
+        names = first.axes + second.axes
+        return tuple(name for name in first.before.mesh.names if name in names)
+    return None
+
+
+def _reduce_alike(first: Move, second: Move) -> bool:
+    """Whether what two moves reduce, if anything, is reduced in one way."""
+    return (
+        len({move.before.reduction_of(axis) for move in (first, second) for axis in move.axes}) == 1
+    )
 
 
 def _dimension(sharding: Sharding, axis: str) -> int:

@@ -1,10 +1,10 @@
 """The cheapest way from one sharding of a value to another, as a list of moves.
 
 The search is Dijkstra's over shardings, priced by the seconds of each move; one collective is taken
-rather than two that save less than a nanosecond, which may be rounding alone. A plan asks for the
-paths between all shardings that a value may have, which meet in the same few in between: what can
-be done there, and its price, is found once. Where sizes do not divide, parts travel with their
-padding; a permute needs equal parts.
+rather than two that save less than a nanosecond, which may be rounding alone, and neighbours of one
+kind are joined. A plan asks for the paths between all shardings that a value may have, which meet
+in the same few in between: what can be done there, and its price, is found once. Where sizes do not
+divide, parts travel with their padding; a permute needs equal parts.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Resharder:
         self._numbers: dict[PriceKey, int] = {(): 0}  # of free moves
         self._known: dict[Amount, tuple[Weights, Seconds]] = {}
         self._merged: dict[tuple[int, ...], tuple[Move, ...]] = {}
-        self._collectives: dict[int, tuple[Step, ...]] = {}
+        self._collectives: dict[int, tuple[tuple[int, Move], ...]] = {}
         self._work: dict[Graph, float] = {}
         self._times: dict[tuple[str, tuple[str, ...]], Callable[[int], float]] = {}
 
@@ -170,9 +170,7 @@ class Resharder:
 
     def follow(self, path: Path, journey: Journey, type: TensorType) -> Path:
         """Return a path of a journey that was found for another type."""
-        known, steps = self._of_amount(journey, type), self._collectives[id(path.moves)]
-        cost = sum(self._weigh(number, move, type, known) for number, _, move in steps)
-        return _make_path(path.moves, cost)
+        return self._price_path(path.moves, type, self._of_amount(journey, type))
 
     @property
     def has_refusals(self) -> bool:
@@ -255,7 +253,7 @@ class Resharder:
         while queue:
             cost, _, here, trail = heapq.heappop(queue)
             if here == end:
-                return _make_path(self._finish(trail), cost)
+                return self._price_path(self._finish(trail, journey.is_even), type, known)
             if cost > least[here]:
                 continue
             if here not in steps.known:
@@ -330,8 +328,8 @@ class Resharder:
         time = round(self._find_seconds(number, move, type, known) * ATTOSECONDS)
         return (time + WORTH) * LONG + 1
 
-    def _finish(self, trail: Trail) -> tuple[Move, ...]:
-        """Return the moves made, free neighbours joined; the same object for the same moves."""
+    def _finish(self, trail: Trail, is_even: bool) -> tuple[Move, ...]:
+        """Return the moves made, neighbours joined; the same object for the same moves."""
         steps: list[Step] = []
         while trail:
             step, trail = trail
@@ -340,14 +338,20 @@ class Resharder:
         if key not in self._merged:
             steps.reverse()
             self._merged[key] = merged = merge(tuple(move for *_, move in steps))
-            self._collectives[id(merged)] = tuple(s for s in steps if s[-1].is_collective)
+            self._collectives[id(merged)] = tuple(
+                (self._number(move, self._count_parts(move.before) if is_even else None), move)
+                for move in merged
+                if move.is_collective
+            )
         return self._merged[key]
 
-
-def _make_path(moves: tuple[Move, ...], cost: int) -> Path:
-    weight, collectives = divmod(cost, LONG)
-    time = weight - WORTH * collectives
-    return Path(moves, (time + PICOSECOND // 2) // PICOSECOND, collectives)
+    def _price_path(
+        self, moves: tuple[Move, ...], type: TensorType, known: tuple[Weights, Seconds]
+    ) -> Path:
+        steps = self._collectives[id(moves)]
+        cost = sum(self._weigh(number, move, type, known) for number, move in steps)
+        time = cost // LONG - WORTH * len(steps)
+        return Path(moves, (time + PICOSECOND // 2) // PICOSECOND, len(steps))
 
 
 def _axes_of_devices(move: Move) -> tuple[str, ...]:
