@@ -133,8 +133,9 @@ def test_three_axes_are_put_to_two_uses() -> None:
     assert not set(weight) & set(batch)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("learns", "share"), [(False, 0.65), (True, 0.9)])
+@pytest.mark.parametrize(
+    ("learns", "share"), [(False, 0.65), pytest.param(True, 0.9, marks=pytest.mark.slow)]
+)
 def test_parameters_rest_split_where_memory_is_little(learns: bool, share: float) -> None:
     """Copies of all weights are most of what a device holds: they rest split, as in ZeRO 3.
 
