@@ -84,23 +84,14 @@ def search_plan(
         PlanError: no plan that is found keeps to the memory that is granted.
     """
     search = search and replace(search, prices={}, rules={})
-    found = plan_within(plan_for, search, donated)
-    return choose_by_timeline(found, plan_for, search, target, donated)
+    found = _plan_within(plan_for, search, donated)
+    return _choose_by_timeline(found, plan_for, search, target, donated)
 
 
-def plan_within(
+def _plan_within(
     plan_for: Callable[[Search | None], Plan], search: Search | None, donated: Collection[str]
 ) -> Plan:
-    """Return the plan that is searched for, which keeps to the memory that is granted.
-
-    Args:
-        plan_for: returns the plan of a search.
-        search: what is asked for; None for no search.
-        donated: names of inputs that are given up.
-
-    Raises:
-        PlanError: no plan that was found does.
-    """
+    """Return the plan of a search, which keeps to the memory that is granted."""
     plan = plan_for(search)
     if search is None or search.memory is None or plan.search is None:
         return plan
@@ -148,22 +139,14 @@ def check_granted(plan: Plan, request: Request) -> None:
         )
 
 
-def choose_by_timeline(
+def _choose_by_timeline(
     found: Plan,
     plan_for: Callable[[Search | None], Plan],
     search: Search | None,
     target: Target,
     donated: Collection[str],
 ) -> Plan:
-    """Return the plan of a search, or a faster one that costs more one after another.
-
-    Args:
-        found: the plan of the search.
-        plan_for: returns the plan of a search.
-        search: what is asked for; None for no search.
-        target: where the plan will run.
-        donated: names of inputs that are given up.
-    """
+    """Return the plan of a search, or a faster one that costs more one after another."""
     if search is None or found.search is None or not _is_timed(search, target):
         return found
     axes = sum(axis.size > 1 for axis in target.mesh.axes)
@@ -172,7 +155,7 @@ def choose_by_timeline(
     longest, share = least, 0.0
     for hidden, spaces in _list_tries(search, is_large=is_large):
         try:
-            other = plan_within(plan_for, replace(search, spaces=spaces, hidden=hidden), donated)
+            other = _plan_within(plan_for, replace(search, spaces=spaces, hidden=hidden), donated)
         except PlanError:  # there is none within the limits
             continue
         seconds = predict_timeline(other, target.hardware).seconds

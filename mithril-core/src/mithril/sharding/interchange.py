@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from mithril.cost import Hardware
 from mithril.mesh import MICRO, Mesh
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
+from mithril.sharding.moves import list_subsets
 
 MOST_AXES = 6
 """Of a mesh with more of them none is compared with others."""
@@ -54,14 +54,8 @@ def _are_alike(pair: tuple[str, str], names: list[str], mesh: Mesh, hardware: Ha
     one, other = pair
     return mesh.sizes[one] == mesh.sizes[other] and all(
         hardware.link(mesh, (one, *rest), kind) == hardware.link(mesh, (other, *rest), kind)
-        for rest in _list_subsets([name for name in names if name not in pair])
+        for rest in [(), *list_subsets([name for name in names if name not in pair])]
         for kind in KINDS
-    )
-
-
-def _list_subsets(names: list[str]) -> Iterator[tuple[str, ...]]:
-    return itertools.chain.from_iterable(
-        itertools.combinations(names, count) for count in range(len(names) + 1)
     )
 
 

@@ -17,7 +17,7 @@ as may go together; free ones are of one axis. `merge` joins neighbours.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mithril.mesh import Sharding
@@ -146,16 +146,16 @@ def _moves_of_partial(here: Sharding, goal: Sharding, shape: Shape | None) -> It
     pending = [pair for pair in here.partial if pair not in goal.partial]
     for kind in dict.fromkeys(reduction for _, reduction in pending):
         axes = tuple(axis for axis, reduction in pending if reduction == kind)
-        for some in _list_subsets(axes):
+        for some in list_subsets(axes):
             yield Move(AllReduce.name, some, here, _without_partial(here, some))
         for dims in goal.dims:
-            for some in _list_subsets(tuple(axis for axis in dims if axis in axes)):
+            for some in list_subsets(tuple(axis for axis in dims if axis in axes)):
                 scattered = _append_all(_without_partial(here, some), goal, some, shape)
                 if scattered is not None:
                     yield Move(ReduceScatter.name, some, here, scattered)
 
 
-def _list_subsets(axes: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def list_subsets(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield all that is in some axes and keeps their order, but for nothing."""
     for count in range(1, len(axes) + 1):
         yield from itertools.combinations(axes, count)
@@ -254,4 +254,4 @@ def _dimension(sharding: Sharding, axis: str) -> int:
     return dimension
 
 
-__all__ = ["Move", "list_moves", "merge"]
+__all__ = ["Move", "list_moves", "list_subsets", "merge"]

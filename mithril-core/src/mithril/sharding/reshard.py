@@ -48,12 +48,8 @@ PriceKey = tuple[object, ...]
 """What the time of a move depends on, beside the type."""
 Amount = TensorType | tuple[int, DType]
 """What it depends on of the type: bytes and elements, where sizes divide."""
-Seconds = dict[int, float]
-"""Of moves, by number."""
 Weights = dict[int, int]
-"""What moves add to the cost of a path, by number."""
-LONG = 2**10
-"""So many collectives no path has: its cost is what it weighs times this, and how many they are."""
+"""What moves add to the cost of a path, by number, in attoseconds."""
 WORTH = 1000 * PICOSECOND
 """What a path must save to have one more collective."""
 MOST = 2**200
@@ -121,7 +117,7 @@ class Resharder:
         self._paths: dict[tuple[Sharding, Sharding, TensorType], Path] = {}
         self._steps: dict[tuple[Sharding, Shape | None], _Steps] = {}
         self._numbers: dict[PriceKey, int] = {(): 0}  # of free moves
-        self._known: dict[Amount, tuple[Weights, Seconds]] = {}
+        self._weights: dict[Amount, Weights] = {}
         self._merged: dict[tuple[int, ...], tuple[Move, ...]] = {}
         self._collectives: dict[int, tuple[tuple[int, Move], ...]] = {}
         self._work: dict[Graph, float] = {}
@@ -212,16 +208,6 @@ class Resharder:
 
     def seconds(self, move: Move, type: TensorType) -> float:
         """Return the predicted seconds of a move."""
-        _, known = self._known.setdefault(type, ({}, {}))
-        return self._find_seconds(self._number(move), move, type, known)
-
-    def _find_seconds(self, number: int, move: Move, type: TensorType, known: Seconds) -> float:
-        """Return the seconds of a move with a number, found once for an amount."""
-        if number not in known:
-            known[number] = self._price(move, type)
-        return known[number]
-
-    def _price(self, move: Move, type: TensorType) -> float:
         if not move.is_collective:
             return 0.0
         # A sum over micro-batches grows by itself; for anything else over time they all must wait.
@@ -245,15 +231,14 @@ class Resharder:
 
     def _search(self, journey: Journey, type: TensorType) -> Path:
         steps, here, end = journey.steps, journey.here, journey.end
-        known = self._of_amount(journey, type)
-        weights = known[0]
+        weights = self._of_amount(journey, type)
         count = 0  # ties go to the path found first
         queue: list[tuple[int, int, int, Trail]] = [(0, count, here, None)]
         least = {end: MOST, here: 0}  # what is no better than a path to the goal is left out
         while queue:
             cost, _, here, trail = heapq.heappop(queue)
             if here == end:
-                return self._price_path(self._finish(trail, journey.is_even), type, known)
+                return self._price_path(self._finish(trail, journey.is_even), type, weights)
             if cost > least[here]:
                 continue
             if here not in steps.known:
@@ -262,7 +247,7 @@ class Resharder:
                 number, after, move = step
                 weight = weights.get(number)
                 if weight is None:
-                    weight = self._weigh(number, move, type, known)
+                    weight = self._weigh(number, move, type, weights)
                 found = cost + weight
                 if found < least[end] and found < least.get(after, MOST):
                     least[after], count = found, count + 1
@@ -270,12 +255,10 @@ class Resharder:
         start, goal = (end.describe() for end in (journey.start, journey.goal))
         raise PlanError(f"cannot reshard {type} from {start} to {goal}")
 
-    def _of_amount(self, journey: Journey, type: TensorType) -> tuple[Weights, Seconds]:
+    def _of_amount(self, journey: Journey, type: TensorType) -> Weights:
         """Return what is known of moves of as many bytes."""
         amount: Amount = (type.nbytes, type.dtype) if journey.is_even else type
-        if amount not in self._known:
-            self._known[amount] = {}, {}
-        return self._known[amount]
+        return self._weights.setdefault(amount, {})
 
     def _is_even(self, start: Sharding, goal: Sharding, type: TensorType) -> bool:
         """Whether sizes divide wherever a value is cut on its way: so it is for every such shape.
@@ -311,22 +294,18 @@ class Resharder:
             key = (move.kind, move.axes, parts, move.before.reduction_of(move.axes[0]))
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _weigh(
-        self, number: int, move: Move, type: TensorType, known: tuple[Weights, Seconds]
-    ) -> int:
-        """Return what a move adds to the cost of a path: its price, then whether it exchanges."""
-        weights, seconds = known
+    def _weigh(self, number: int, move: Move, type: TensorType, weights: Weights) -> int:
+        """Return what a move with a number adds to the cost of a path, found once for an amount."""
         if number not in weights:
-            weights[number] = self._find_weight(number, move, type, seconds)
+            weights[number] = self._find_weight(move, type)
         return weights[number]
 
-    def _find_weight(self, number: int, move: Move, type: TensorType, known: Seconds) -> int:
+    def _find_weight(self, move: Move, type: TensorType) -> int:
         if not move.is_collective:
             return 0
         if self.has_refusals and self.refuses(move.kind, self.move_bytes(move, type)):
             return MOST
-        time = round(self._find_seconds(number, move, type, known) * ATTOSECONDS)
-        return (time + WORTH) * LONG + 1
+        return round(self.seconds(move, type) * ATTOSECONDS) + WORTH
 
     def _finish(self, trail: Trail, is_even: bool) -> tuple[Move, ...]:
         """Return the moves made, neighbours joined; the same object for the same moves."""
@@ -345,12 +324,10 @@ class Resharder:
             )
         return self._merged[key]
 
-    def _price_path(
-        self, moves: tuple[Move, ...], type: TensorType, known: tuple[Weights, Seconds]
-    ) -> Path:
+    def _price_path(self, moves: tuple[Move, ...], type: TensorType, weights: Weights) -> Path:
         steps = self._collectives[id(moves)]
-        cost = sum(self._weigh(number, move, type, known) for number, move in steps)
-        time = cost // LONG - WORTH * len(steps)
+        cost = sum(self._weigh(number, move, type, weights) for number, move in steps)
+        time = cost - WORTH * len(steps)
         return Path(moves, (time + PICOSECOND // 2) // PICOSECOND, len(steps))
 
 
