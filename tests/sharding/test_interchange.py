@@ -17,7 +17,9 @@ from tests.sharding.test_move_prices import placements
 from tests.sharding.test_routes import is_possible
 
 H100 = Hardware.load("h100-sxm")
-NODES = replace(SIMULATED, levels=(Level("node", 4, 1e-6, 1e11), Level("pod", None, 1e-5, 1e10)))
+NODES = replace(
+    SIMULATED, name="nodes", levels=(Level("node", 4, 1e-6, 1e11), Level("pod", None, 1e-5, 1e10))
+)
 
 
 def with_micro(mesh: Mesh) -> Mesh:
@@ -37,7 +39,7 @@ def with_micro(mesh: Mesh) -> Mesh:
         (Mesh(a=2, b=4, c=2), NODES, []),  # c is within a node, a is not
         (Mesh(**dict.fromkeys("abcdefg", 2)), SIMULATED, []),  # too many to compare
     ],
-    ids=str,
+    ids=lambda value: value.name if isinstance(value, Hardware) else str(value),
 )
 def test_axes_of_one_size_over_the_same_links_may_be_exchanged(
     mesh: Mesh, hardware: Hardware, expected: list[str]
