@@ -26,9 +26,9 @@ def test_a_choice_that_several_searches_find_is_planned_once(
     lay_out, finish = pipeline._lay_out, pipeline._finish_plan
 
     def note_laid_out(*given: object) -> object:
-        parts, request = lay_out(*given)
+        parts = lay_out(*given)
         laid_out.append(list_programs(parts.plan))
-        return parts, request
+        return parts
 
     def note_made(parts: object, *given: object) -> Plan:
         made.append(list_programs(parts.plan))  # type: ignore[attr-defined]

@@ -181,7 +181,7 @@ def test_choice_is_the_cheapest_of_all(steps: list[str], mesh: Mesh, data: st.Da
     if np.prod(np.array(sizes, float)) > 20_000:
         return
     best = min(
-        sum(float(t.costs[tuple(values[v] for v in t.variables)]) for t in objective.tables)
+        sum(float(t.costs[tuple(values[v] for v in t.variables)]) for t in objective.list_tables())
         for values in itertools.product(*map(range, sizes))
     )
     choice = choose(graph, given_, candidates, MovePrices(resharder))

@@ -12,7 +12,7 @@ from mithril import ops
 from mithril.errors import PlanError
 from mithril.ir import Builder, Graph, Tensor
 from mithril.mesh import Mesh
-from mithril.sharding import Search, find
+from mithril.sharding import Search, Way, find
 from mithril.sharding.budget import Limit
 from mithril.sharding.moments import list_moments
 from mithril.sharding.move_prices import PRICE_UNIT, MovePrices
@@ -70,9 +70,10 @@ def problems(draw: st.DrawFn) -> tuple[Everything, Search]:
 @settings(max_examples=200 if runs_all() else 12)
 @given(problems())
 def test_what_is_found_is_the_best_of_all(problem: tuple[Everything, Search]) -> None:
-    every, _ = problem
+    every, search = problem
     best = min(price for _, _, price in every.list_all())
-    found = find(every.graph, every.given, every.candidates, MovePrices(every.resharder)).result
+    way = Way(every.graph, every.given, every.candidates, MovePrices(every.resharder))
+    found = find(way, search).result
     assert found.is_exact
     assert found.bound <= found.cost
     assert math.floor(found.cost) == best  # ties are decided below a picosecond
@@ -92,15 +93,16 @@ def test_within_memory_the_answer_is_that_of_the_integer_program(
     )
     moments = list_moments(every.graph, objective)
 
+    way = Way(every.graph, every.given, every.candidates, MovePrices(every.resharder))
+
     def run(**changes: object) -> object:
-        given = replace(every.given, search=replace(search, **changes))
-        return find(every.graph, given, every.candidates, MovePrices(every.resharder)).result
+        return find(way, replace(search, **changes)).result
 
     least, most = run(objective="memory_usage").memory, run().memory
     limit = int(least + share * (most - least))
     found = run(memory=limit)
     limits = [Limit(m.tables, limit) for m in moments]
-    best = solve_program(objective.domains, objective.tables, limits).cost / PRICE_UNIT
+    best = solve_program(objective.domains, objective.list_tables(), limits).cost / PRICE_UNIT
     assert found.memory <= limit
     assert found.cost == pytest.approx(best, rel=1e-5)
     assert found.bound <= found.cost

@@ -103,10 +103,10 @@ def make_plan(
     """
     with pause_collector():
         options = limit_fusion(options or PlanOptions())
-        known: dict[Hashable, Plan] = {}  # searches for different things may find the same
+        changed, asked = _change_graph(graph, request, target, options)
 
         def plan_for(search: Search | None) -> Plan:
-            return _make_plan(graph, request, target, replace(options, search=search), known)
+            return _make_plan(changed, asked, target, replace(options, search=search))
 
         plan = search_plan(plan_for, options.search, target, request.donated)
         check_granted(plan, request)
@@ -123,7 +123,16 @@ def lay_out(
     errors are those of `make_plan`; nothing may be searched for, which only whole plans decide.
     """
     with pause_collector():
-        return _lay_out(graph, request, target, options or PlanOptions(), only_inputs=True)[0].plan
+        options = options or PlanOptions()
+        graph, request = _change_graph(graph, request, target, options)
+        return _lay_out(graph, request, target, options, only_inputs=True).plan
+
+
+def _change_graph(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Asked:
+    """Return a graph after all passes over it, which have nothing to do with a search."""
+    for change in GRAPH_PASSES:
+        graph, request = change(graph, request, target, options)
+    return graph, request
 
 
 def _lay_out(
@@ -133,25 +142,19 @@ def _lay_out(
     options: PlanOptions,
     *,
     only_inputs: bool = False,
-) -> tuple[Partitioned, Request]:
-    for change in GRAPH_PASSES:
-        graph, request = change(graph, request, target, options)
-    parts = partition_parts(
+) -> Partitioned:
+    return partition_parts(
         graph, request.layouts, target, request.placement, pads=options.pads,
         search=complete(options.search, request), only_inputs=only_inputs,
     )  # fmt: skip
-    return parts, request
 
 
-def _make_plan(
-    graph: Graph,
-    request: Request,
-    target: Target,
-    options: PlanOptions,
-    known: dict[Hashable, Plan],
-) -> Plan:
-    parts, request = _lay_out(graph, request, target, options)
-    signature = parts.signature() if options.search is not None else None
+def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOptions) -> Plan:
+    parts, search = _lay_out(graph, request, target, options), options.search
+    if search is None:
+        return replace(_finish_plan(parts, request, target, options), search=request.searched)
+    known: dict[Hashable, Plan] = search.known.plans  # other searches find the same
+    signature = parts.signature()
     if signature not in known:
         known[signature] = _finish_plan(parts, request, target, options)
     return replace(known[signature], search=parts.plan.search or request.searched)

@@ -18,7 +18,7 @@ from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target, predict_timeline
 from mithril.errors import PlanError
 from mithril.plan import Plan
-from mithril.sharding import MEMORY, Search
+from mithril.sharding import MEMORY, Known, Search
 from mithril.sharding.search import ANNOTATIONS, DATA, MIXED, THROUGHPUT
 from mithril.units import format_bytes, format_seconds
 
@@ -83,7 +83,7 @@ def search_plan(
     Raises:
         PlanError: no plan that is found keeps to the memory that is granted.
     """
-    search = search and replace(search, prices={}, rules={})
+    search = search and replace(search, known=Known())
     found = _plan_within(plan_for, search, donated)
     return _choose_by_timeline(found, plan_for, search, target, donated)
 

@@ -308,6 +308,17 @@ def _plan_part(task: _Task, number: int, graph: Graph, said: PartLayouts) -> _Pa
     part, crossing = task.placement.parts[number], frozenset(said.stage_graphs.crossing)
     mesh, target = said.time.add_to(part.mesh), task.target.within(part.mesh)
     solution = solve(graph, mesh, said.of_part(graph, part, mesh), target, task.pads, task.search)
+    if task.search is None:
+        return _localise_part(task, number, solution, crossing)
+    known: dict[Hashable, _Part] = task.search.known.parts  # other searches find the same
+    key = number, solution.signature()
+    if key not in known:
+        known[key] = _localise_part(task, number, solution, crossing)
+    return replace(known[key], solution=solution)
+
+
+def _localise_part(task: _Task, number: int, solution: Solution, crossing: frozenset[str]) -> _Part:
+    target = task.target.within(task.placement.parts[number].mesh)
     if task.only_inputs:
         solution = replace(solution, graph=Graph(solution.graph.inputs, ()))
     program = hoist_reductions(local_program(solution), solution.list_resting())

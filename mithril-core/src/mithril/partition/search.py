@@ -30,6 +30,7 @@ from mithril.sharding import (
     MovePrices,
     Resharder,
     Search,
+    Way,
     choose,
     collect,
     find,
@@ -148,10 +149,9 @@ def solve(
     Raises:
         PlanError: nothing keeps to the limits of the search.
     """
-    opened = _open_candidates(graph, mesh, layouts, target, pads, search)
     if search is not None:
-        return _search(opened, mesh, layouts, target)
-    graph, given, candidates = opened
+        return _search(graph, mesh, layouts, target, pads, search)
+    graph, given, candidates = _open_candidates(graph, mesh, layouts, target, pads, search)
     prices = MovePrices(Resharder(given.mesh, target.hardware, pads))
     choice = choose(graph, given, candidates, prices)
     return Solution(graph, given, choice, layouts)
@@ -161,38 +161,29 @@ Opened = tuple[Graph, Constraints, Candidates]
 """A graph, what is said of its values, and what may be split."""
 
 
-def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: Target) -> Solution:
+def _search(
+    graph: Graph,
+    mesh: Mesh,
+    layouts: Mapping[str, Layout],
+    target: Target,
+    pads: bool,
+    search: Search,
+) -> Solution:
     """Return the best way to partition a graph of which everything may be chosen.
 
-    Fused ops that may be split further if they are expanded are searched both ways, and so are ops
-    that cannot be split over all devices, and compute the same in ways that can, or with less work.
-
-    Raises:
-        PlanError: nothing keeps to the limits.
+    Arguments and errors are those of `solve`.
     """
-    graph, given, candidates = opened
     start = time.perf_counter()
-    graphs: list[Graph] = []
-    if expandable := find_expandable(candidates, graph, given):
-        graphs.append(expand_nodes(graph, expandable, target.kernel_names))
-    looks_into = target.hardware.execution.lays_out
-    if confined := find_confined(candidates, graph, given, looks_into=looks_into):
-        graphs += [substitute(graph, confined, way) for way in range(WAYS)]
-    pads, search = given.pads, given.search
-    others = (_open_candidates(g, mesh, layouts, target, pads, search) for g in graphs)
-    ways = [opened, *others]
+    known: dict[Hashable, list[Way]] = search.known.ways
+    key = graph, mesh, search.spaces, tuple(layouts.items())
+    if key not in known:
+        known[key] = _list_ways(graph, mesh, layouts, target, pads, search)
     found: list[tuple[SearchResult, Solution]] = []
     refusals: list[PlanError] = []
-    assert search is not None, "asked for by the caller"
-    prices: dict[Mesh, MovePrices] = search.prices  # most ways move the same
-    refuses = search.refuses if search.has_refusals else None
-    for way in ways:
-        finer = way[1].mesh
-        if finer not in prices:
-            prices[finer] = MovePrices(Resharder(finer, target.hardware, pads, refuses))
+    for way in known[key]:
         below = min((result.cost for result, _ in found), default=math.inf)
         try:
-            one = _search_in(*way, layouts, prices[finer], below)
+            one = _search_in(way, search, layouts, below)
         except PlanError as error:
             refusals.append(error)
         else:
@@ -204,23 +195,51 @@ def _search(opened: Opened, mesh: Mesh, layouts: Mapping[str, Layout], target: T
     return replace(solution, result=replace(result, bound=bound, wall=wall))
 
 
-def _search_in(
+def _list_ways(
     graph: Graph,
-    given: Constraints,
-    candidates: Candidates,
+    mesh: Mesh,
     layouts: Mapping[str, Layout],
-    prices: MovePrices,
-    below: float,
+    target: Target,
+    pads: bool,
+    search: Search,
+) -> list[Way]:
+    """Return the ways to compute a graph that are searched.
+
+    Fused ops that may be split further if they are expanded are searched both ways, and so are ops
+    that cannot be split over all devices, and compute the same in ways that can, or with less work.
+    Arguments are those of `solve`.
+    """
+    opened = _open_candidates(graph, mesh, layouts, target, pads, search)
+    graph, given, candidates = opened
+    graphs: list[Graph] = []
+    if expandable := find_expandable(candidates, graph, given):
+        graphs.append(expand_nodes(graph, expandable, target.kernel_names))
+    looks_into = target.hardware.execution.lays_out
+    if confined := find_confined(candidates, graph, given, looks_into=looks_into):
+        graphs += [substitute(graph, confined, way) for way in range(WAYS)]
+    others = (_open_candidates(g, mesh, layouts, target, pads, search) for g in graphs)
+    prices: dict[Mesh, MovePrices] = search.known.prices  # most ways move the same
+    refuses = search.refuses if search.has_refusals else None
+    ways = []
+    for graph, given, candidates in (opened, *others):
+        finer = given.mesh
+        if finer not in prices:
+            prices[finer] = MovePrices(Resharder(finer, target.hardware, pads, refuses))
+        ways.append(Way(graph, given, candidates, prices[finer]))
+    return ways
+
+
+def _search_in(
+    way: Way, search: Search, layouts: Mapping[str, Layout], below: float
 ) -> tuple[SearchResult, Solution] | None:
     """Return the best way to partition one graph, and what is known of it.
 
     None if it costs no less than another one.
     """
-    search = given.search
-    assert search is not None, "asked for by the caller"
-    found = find(graph, given, candidates, prices, below)
+    found = find(way, search, below)
     if found is None:
         return None
+    graph, given = way.graph, way.given
     chosen = {
         value.name: replace(layouts.get(value.name, UNSAID), decided_by=SEARCHED)
         for value in graph.inputs

@@ -65,7 +65,7 @@ def collect(graph: Graph, given: Constraints) -> Candidates:
     mesh = given.mesh
     parts = list(regions(graph))
     nodes = [n for part in parts for n in part.graph.nodes if not n.op.bodies]
-    rules = _find_rules(nodes, {} if given.search is None else given.search.rules)
+    rules = _find_rules(nodes, {} if given.search is None else given.search.known.rules)
     joints = list(links(graph))
     touching, linked = find_touching(nodes), collect_links(joints)
     computed = _collect_compute_specs(given, joints)

@@ -65,7 +65,7 @@ class Choice:
 def choose(graph: Graph, given: Constraints, candidates: Candidates, prices: MovePrices) -> Choice:
     """Return the cheapest choice; see the module's text."""
     objective = Objective(graph, given, candidates, prices)
-    return make_choice(objective, minimise(objective.domains, objective.tables))
+    return make_choice(objective, minimise(objective.domains, objective.list_tables()))
 
 
 def make_choice(objective: Objective, answer: Answer) -> Choice:

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 from mithril.errors import PlanError
 from mithril.ir import Graph, Phase, Value
@@ -49,31 +48,44 @@ class Found:
     fetched: frozenset[Value]
 
 
-def find(
-    graph: Graph,
-    given: Constraints,
-    candidates: Candidates,
-    prices: MovePrices,
-    below: float = math.inf,
-) -> Found | None:
-    """Return the best of the spaces that are searched; None if it is not below a known cost.
+class Way:
+    """A way to compute a graph; what is summed in a space is made once for all searches of it.
 
     Args:
         graph: the graph.
         given: what is said, and what is searched for.
         candidates: what the shardings that are said lead to.
         prices: of moves; the hardware of its resharder prices the work.
+    """
+
+    def __init__(
+        self, graph: Graph, given: Constraints, candidates: Candidates, prices: MovePrices
+    ) -> None:
+        self.graph, self.given, self.prices = graph, given, prices
+        self._candidates = candidates
+        self._spaces: dict[str, tuple[Objective, list[Moment]]] = {}
+
+    def sum_up(self, space: str) -> tuple[Objective, list[Moment]]:
+        """Return what is summed in a space, and what a device holds there."""
+        if space not in self._spaces:
+            wide = widen(self._candidates, self.graph, self.given, space)
+            objective = Objective(self.graph, self.given, wide, self.prices, space)
+            self._spaces[space] = objective, list_moments(self.graph, objective)
+        return self._spaces[space]
+
+
+def find(way: Way, search: Search, below: float = math.inf) -> Found | None:
+    """Return the best of the spaces that are searched; None if it is not below a known cost.
+
+    Args:
+        way: what is searched.
+        search: what is asked for; its way may be one of another search for other costs or limits.
         below: that cost, in the unit of results.
 
     Raises:
         PlanError: nothing keeps to the limits.
     """
-    search = given.search
-    assert search is not None, "asked for by the caller"
-    tries = [
-        _Try(graph, given, widen(candidates, graph, given, space), prices, space, search)
-        for space in search.spaces
-    ]
+    tries = [_Try(way, space, search) for space in search.spaces]
     answers = [one.solve(below) for one in tries]
     if below < math.inf and all(math.isinf(answer.cost) for answer in answers):
         return None
@@ -81,9 +93,7 @@ def find(
     if MIXED in search.spaces and not min(answers, key=lambda answer: answer.cost).is_exact:
         # What is known to be good of less may be better than what was met; the bound stays.
         for space in NARROW:
-            tries.append(
-                _Try(graph, given, widen(candidates, graph, given, space), prices, space, search)
-            )
+            tries.append(_Try(way, space, search))
             answers.append(tries[-1].solve(below))
     if all(math.isinf(answer.cost) for answer in answers):
         raise PlanError(tries[0].describe_failure())
@@ -95,28 +105,14 @@ class _Try:
     """A search in one space.
 
     Args:
-        graph: the graph.
-        given: what is said, and what is searched for.
-        candidates: of the space.
-        prices: of moves; the hardware of its resharder prices the work.
+        way: what is searched.
         space: one of `SPACES`.
         search: what is asked for.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        given: Constraints,
-        candidates: Candidates,
-        prices: MovePrices,
-        space: str,
-        search: Search,
-    ) -> None:
-        self._search, self._space, self._steps = search, space, prices.steps
-        make = partial(Objective, graph, given, candidates, prices, space)
-        self._objective = make(search.hidden)
-        self._in_turn = make() if search.hidden else self._objective
-        self._moments = list_moments(graph, self._objective)
+    def __init__(self, way: Way, space: str, search: Search) -> None:
+        self._search, self._space, self._steps = search, space, way.prices.steps
+        self._objective, self._moments = way.sum_up(space)
         self._tables = self._list_tables()
 
     def solve(self, below: float) -> Answer:
@@ -149,7 +145,9 @@ class _Try:
             bound: of all spaces.
         """
         objective, picked = self._objective, answer.picked
-        price = evaluate(objective.tables, picked)
+        in_turn = evaluate(objective.list_tables(), picked)
+        hidden = self._search.hidden
+        price = evaluate(objective.list_tables(hidden), picked) if hidden else in_turn
         lower = price if answer.is_exact else min(answer.bound, price)
         choice = make_choice(objective, Answer(picked, price, lower))
         rests = {
@@ -165,7 +163,7 @@ class _Try:
             unit,
             answer.cost / of,
             bound / of,
-            evaluate(self._in_turn.tables, picked) / PRICE_UNIT / PER_SECOND,
+            in_turn / PRICE_UNIT / PER_SECOND,
             round(max(evaluate(moment.tables, picked) for moment in self._moments)),
             self._search.memory,
             sum(size > 1 for size in objective.domains),
@@ -194,11 +192,11 @@ class _Try:
 
     def _list_tables(self) -> list[Table]:
         """Return what is minimised, or comes second where that is memory."""
-        objective = self._objective
+        objective, hidden = self._objective, self._search.hidden
         if self._search.objective != COMMUNICATION:
-            return objective.tables
+            return objective.list_tables(hidden)
         little = (replace(t, costs=t.costs * WORK_TIE) for t in objective.node_tables)
-        return [*objective.value_tables, *objective.list_issued(), *little]
+        return [*objective.list_moves(hidden), *objective.list_issued(), *little]
 
 
 def _list_homes(rests: Mapping[Value, Sharding]) -> dict[ValueUse, Sharding]:

@@ -39,6 +39,8 @@ FEW = 0.5
 """It is worth while where groups are such a part of the variables."""
 WIDEST = 2.0**-5
 """A choice that is further above the bound than such a part of it tells nothing of margins."""
+CLOSE = 2.0**-10
+"""A choice is the best, as a rule, that is above the bound by no more than such a part of it."""
 STEPS = (2.0**-3, 2.0**-6, 2.0**-9)
 """Margins that are tried, as parts of what is between the bound and the known choice."""
 LITTLE = 0.1
@@ -131,12 +133,13 @@ class _Narrowing:
 
     def _leave_out_most(self) -> None:
         """Leave out values until what is left can be eliminated, or nothing more is found."""
+        is_known = math.isfinite(self._find_limit())
         for number in range(ROUNDS):
             before, held = self._find_limit() - self._bound, _count(self._left)
             least, more = self._diffuse(is_coarse=number < COARSE)
             self._bound = max(self._bound, least)
-            is_dear = self._below <= self._cost < math.inf  # a better one is hardly met
-            margin = -math.inf if is_dear else self._seek(least, more)
+            is_met = self._is_met(least, number) or (number == 0 and is_known)
+            margin = -math.inf if is_met else self._seek(least, more)
             few = _keep(more, STEPS[-1] * WIDEST * abs(least))
             if math.isinf(self._cost) and number >= COARSE and all(map(len, few)):
                 self._solve(few, self._cap // SHARE)
@@ -149,6 +152,11 @@ class _Narrowing:
             gains = before - (self._find_limit() - self._bound) > LITTLE * before
             if number >= COARSE and not gains and _count(self._left) > (1.0 - LITTLE) * held:
                 break
+
+    def _is_met(self, least: float, number: int) -> bool:
+        """Whether a better choice than the known one is hardly met; of that nothing is proved."""
+        is_close = number < COARSE and self._find_limit() - least < CLOSE * abs(least)
+        return is_close or self._below <= self._cost < math.inf
 
     def _find_limit(self) -> float:
         """Return what a choice has to be below to be worth to be known."""
@@ -167,7 +175,12 @@ class _Narrowing:
             diffusion.sweep()
         self._messages = diffusion.list_messages()
         least, more = diffusion.measure()
-        return least, [more[kind] for kind in diffusion.kinds]
+        # What one of a group keeps, all keep: they stay alike, and share what is computed of them.
+        kept: dict[int, np.ndarray] = {}
+        for kind, costs in more.items():
+            known = kept.get(kind.group)
+            kept[kind.group] = costs if known is None else np.minimum(known, costs)
+        return least, [kept[kind.group] for kind in diffusion.kinds]
 
     def _seek(self, least: float, more: Values) -> float:
         """Note the best choice of values within a margin, and return that; nothing of -inf."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from mithril.mesh import MICRO, Sharding
 from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Table
-from mithril.sharding.move_prices import FORBIDDEN, PRICE_UNIT, MovePrices, multiply
+from mithril.sharding.move_prices import FORBIDDEN, PRICE_UNIT, MovePrices
 from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links, split_slice
 from mithril.sharding.reshard import PICOSECONDS
@@ -55,6 +56,25 @@ Item = Node | ValueUse | Value
 """What is chosen: an option, a home, or where a parameter rests."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Moves:
+    """What moves of a value cost, by how one or two variables stand.
+
+    Args:
+        variables: these.
+        prices: of each move, with dimensions of one entry where nothing is to be chosen.
+        times: how often it is made.
+        value: for whose sake; whether anything waits for that is known.
+        is_turned: whether the second dimension of prices is that of the first variable.
+    """
+
+    variables: tuple[int, ...]
+    prices: np.ndarray
+    times: int
+    value: Value
+    is_turned: bool
+
+
 class Objective:
     """The choice of a graph as a sum of tables.
 
@@ -64,7 +84,6 @@ class Objective:
         candidates: what may be split.
         prices: of moves; the hardware of its resharder prices the work.
         space: of what is searched for.
-        hidden: the part of the seconds of moves that nobody waits for.
     """
 
     def __init__(
@@ -74,7 +93,6 @@ class Objective:
         candidates: Candidates,
         prices: MovePrices,
         space: str = MIXED,
-        hidden: float = 0.0,
     ) -> None:
         self.rests = find_resting(graph, given, space)
         self.options: dict[Node, tuple[Option, ...]] = {}
@@ -82,7 +100,7 @@ class Objective:
         self.variable: dict[Item, int] = {}
         self.domains: list[int] = []
         self.node_tables: list[Table] = []
-        self.value_tables: list[Table] = []
+        self._of_values: list[_Moves] = []
         self.given = given
         self.candidates = candidates
         self._moves, self.resharder = prices, prices.resharder
@@ -97,8 +115,7 @@ class Objective:
         self._tied = {graph.outputs[name] for name in follows}
         self._resting = {value for value, layout in given.promises(graph) if layout.rests}
         parts = list(regions(graph))
-        idle = find_unawaited(parts, self._links, self.rests) if hidden else frozenset()
-        self._awaited = dict.fromkeys(idle, 1 - hidden)
+        self._parts = parts
         for value, rests in self.rests.items():
             self._add_rest(value, rests)
         for part in parts:
@@ -117,10 +134,23 @@ class Objective:
             if layout.follows is not None:
                 self._tie(graph.outputs[name], graph.input(layout.follows))
 
-    @property
-    def tables(self) -> list[Table]:
-        """What is summed: the work of nodes, then the moves of values."""
-        return [*self.node_tables, *self.value_tables]
+    def list_tables(self, hidden: float = 0.0) -> list[Table]:
+        """Return what is summed: the work of nodes, then the moves of values.
+
+        Args:
+            hidden: the part of the seconds of moves that nobody waits for, which is left out.
+        """
+        return [*self.node_tables, *self.list_moves(hidden)]
+
+    def list_moves(self, hidden: float = 0.0) -> list[Table]:
+        """Return what the moves of values cost, without a part of those that nobody waits for."""
+        idle = find_unawaited(self._parts, self._links, self.rests) if hidden else frozenset()
+        found = []
+        for moves in self._of_values:
+            paid = moves.times * (1.0 - hidden) if moves.value in idle else moves.times
+            prices = self._moves.shape(moves.prices, paid, is_turned=moves.is_turned)
+            found.append(Table(moves.variables, _squeeze(prices)))
+        return found
 
     def list_issued(self) -> list[Table]:
         """Return the seconds of what nodes exchange themselves, which is part of their work."""
@@ -158,9 +188,8 @@ class Objective:
 
     def _add_rest(self, value: Value, rests: Sequence[Sharding]) -> None:
         self._add(value, len(rests))
-        sizes = [MEMORY_TIE / s.mesh.product(s.split_axes) for s in rests]
-        rows = (self.variable[value],) if len(rests) > 1 else ()
-        self.value_tables.append(Table(rows, np.array(sizes).squeeze()))
+        sizes = np.array([[MEMORY_TIE / s.mesh.product(s.split_axes) for s in rests]])
+        self._relate(None, value, sizes, 1, value)
 
     def _add(self, item: Item, size: int) -> None:
         self.variable[item] = len(self.domains)
@@ -306,21 +335,20 @@ class Objective:
     ) -> None:
         value = value_use[0]
         homes = self.homes[value_use]
-        paid = times * self._awaited.get(value, 1)
         self._add(value_use, len(homes))
         if value in self.rests:
             prices = self._moves.tabulate(value.type, self.rests[value], homes)
-            self._relate(value, value_use, self._moves.shape(prices, self._awaited.get(value, 1)))
+            self._relate(value, value_use, prices, 1, value)
         elif value not in self._arrives:
             produced = self._list_produced(value, producer)
             is_kept = not uses and self._is_alone(value)
             prices = self._arrival(value, produced, homes, is_kept=is_kept)
-            self._connect(producer, value_use, self._moves.shape(prices, paid))
+            self._relate(producer, value_use, prices, times, value)
         goals = self._promised.get(value)
         if goals is not None:
             leaving = self._lists.join(dict.fromkeys(goals))
             leave = self._moves.leave(value.type, homes, leaving)[None]
-            self._connect(None, value_use, multiply(leave, self._awaited.get(value, 1)))
+            self._relate(None, value_use, leave, 1, value)
         fixed: set[Sharding] = set()
         for use in uses:
             need = self._needs(use)
@@ -329,7 +357,7 @@ class Objective:
                     continue  # equal reshards of a value are shared
                 fixed.add(need[0])
             prices = self._moves.tabulate_uses(value.type, homes, need)
-            self._connect(use[0], value_use, self._moves.shape(prices, paid, is_turned=True))
+            self._relate(use[0], value_use, prices, times, value, is_turned=True)
 
     def _arrival(
         self,
@@ -354,8 +382,7 @@ class Objective:
     def _price_link(self, link: Link) -> None:
         there, here = self._ends(link)
         prices = self._cross(link, self.homes[there], self.homes[here])
-        paid = link.times * self._awaited.get(link.target, 1)
-        self._relate(there, here, self._moves.shape(prices, paid))
+        self._relate(there, here, prices, link.times, link.target)
 
     def _cross(
         self, link: Link, before: tuple[Sharding, ...], after: tuple[Sharding, ...]
@@ -380,19 +407,23 @@ class Objective:
         there: Item = source if source in self.rests else (source, Phase.forward)
         goals = self.rests.get(source) or self.homes[source, Phase.forward]
         prices = self._moves.tabulate_exits(value.type, self.homes[here], goals)
-        paid = self._awaited.get(value, 1)
-        self._relate(there, here, self._moves.shape(prices, paid, is_turned=True))
+        self._relate(there, here, prices, 1, value, is_turned=True)
 
-    def _relate(self, one: Item, other: Item, prices: np.ndarray) -> None:
-        rows = () if prices.shape[0] == 1 else (self.variable[one],)
-        columns = () if prices.shape[1] == 1 else (self.variable[other],)
-        self.value_tables.append(Table(rows + columns, _squeeze(prices)))
-
-    def _connect(self, node: Node | None, value_use: ValueUse, prices: np.ndarray) -> None:
-        """Add a table over (node choice, home), without variables that have one possibility."""
-        rows = () if node is None or len(prices) == 1 else (self.variable[node],)
-        columns = () if prices.shape[1] == 1 else (self.variable[value_use],)
-        self.value_tables.append(Table(rows + columns, _squeeze(prices)))
+    def _relate(
+        self,
+        one: Item | None,
+        other: Item,
+        prices: np.ndarray,
+        times: int,
+        value: Value,
+        *,
+        is_turned: bool = False,
+    ) -> None:
+        """Add moves of a value, without variables that have one possibility."""
+        first, second = prices.shape[::-1] if is_turned else prices.shape
+        rows = () if one is None or first == 1 else (self.variable[one],)
+        columns = () if second == 1 else (self.variable[other],)
+        self._of_values.append(_Moves(rows + columns, prices, times, value, is_turned))
 
 
 def _squeeze(prices: np.ndarray) -> np.ndarray:

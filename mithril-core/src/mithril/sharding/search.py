@@ -7,7 +7,7 @@ in any sharding and rest in another one. What was said stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,25 @@ Rules = dict[tuple[Op, tuple[TensorType, ...], tuple[TensorType, ...]], Rule]
 """The sharding rules of ops on types of operands and results."""
 
 
+@dataclass(slots=True, eq=False)
+class Known:
+    """What searches of one graph share, however they differ in spaces, shares and limits.
+
+    Args:
+        prices: `MovePrices` by mesh, which know options, as these know what is searched for.
+        rules: of nodes.
+        ways: to compute the graph, by what they depend on.
+        parts: laid out and localised, by what was chosen of them.
+        plans: by the same.
+    """
+
+    prices: dict[Mesh, Any] = field(default_factory=dict)
+    rules: Rules = field(default_factory=dict)
+    ways: dict[Hashable, Any] = field(default_factory=dict)
+    parts: dict[Hashable, Any] = field(default_factory=dict)
+    plans: dict[Hashable, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
     """What is minimised, over what, and within which limits.
@@ -55,9 +74,7 @@ class Search:
         given_up: inputs that a run gives up.
         hidden: the part of the seconds of moves that nobody waits for (of parameters from where
             they rest, and of their gradients) which is not counted.
-        prices: `MovePrices` by mesh, which know options, as these know what is searched for;
-            searches of one graph that differ in limits share them.
-        rules: of nodes, which they share, too.
+        known: what it shares with other searches of one graph.
     """
 
     objective: str = THROUGHPUT
@@ -71,8 +88,7 @@ class Search:
     stacked: Mapping[str, int] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
     hidden: float = 0.0
-    prices: dict[Mesh, Any] = field(default_factory=dict, compare=False, repr=False)
-    rules: Rules = field(default_factory=dict, compare=False, repr=False)
+    known: Known = field(default_factory=Known, compare=False, repr=False)
 
     @property
     def is_of_stages(self) -> bool:
