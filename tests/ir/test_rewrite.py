@@ -32,6 +32,7 @@ from mithril.ir.rewrite import (
     all_nodes,
     copy_graph,
     inline,
+    is_alike,
     keep,
     map_bodies,
     regions,
@@ -337,6 +338,34 @@ def test_a_walk_tells_how_often_nodes_run() -> None:
     found = [(node.op.name, times) for node, times in walk(nested(2, 3))]
     assert found == [("repeat", 1), ("repeat", 2), ("exp", 6), ("add", 6), ("multiply", 2)]
     assert [times for _, times in walk(nested(2, 3).nodes[0], 5)] == [5, 10, 30, 30, 10]
+
+
+@given(graphs())
+def test_graphs_are_alike_as_long_as_no_node_is_another_one(graph: Graph) -> None:
+    def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
+        return [ops.tanh(operands[0])] if isinstance(node.op, ops.Negate) else None
+
+    assert is_alike(graph, copy_graph(graph))
+    assert is_alike(graph, rewrite(graph, visit)) == ("negate" not in names(graph))
+    assert not graph.nodes or not is_alike(graph, replace(graph, nodes=graph.nodes[:-1]))
+
+
+def test_graphs_are_alike_only_with_the_same_operands_types_results_and_bodies() -> None:
+    def subtract(*order: str, type: TensorType = F64, result: str = "z") -> Graph:
+        builder = Builder()
+        given = {name: builder.input(type, name) for name in ("x", "y")}
+        return builder.build({result: ops.subtract(*(given[name] for name in order))})
+
+    assert is_alike(subtract("x", "y"), subtract("x", "y"))
+    assert not is_alike(subtract("x", "y"), subtract("y", "x"))
+    assert not is_alike(subtract("x", "y"), subtract("x", "y", result="out"))
+    assert not is_alike(subtract("x", "y"), subtract("x", "y", type=TensorType((2,), F64.dtype)))
+    assert is_alike(nested(2, 3), nested(2, 3))
+    assert not is_alike(nested(2, 3), nested(2, 4))
+    outside = either()
+    (node,) = outside.nodes
+    turned = replace(node, op=node.op.with_bodies(node.op.bodies[::-1]))
+    assert not is_alike(outside, replace(outside, nodes=(turned,)))
 
 
 @given(graphs())

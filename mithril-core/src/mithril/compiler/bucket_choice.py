@@ -2,7 +2,8 @@
 
 A bucket by the time model is right for a link, but does not see what else a plan decides: that a
 gather starts one block ahead, and that memory limits what comes early. A bucket whose start-up is a
-small part of its time is often a block. So both plans are made, and the faster one is taken.
+small part of its time is often a block. So both plans are made, and the faster one is taken; where
+buckets are the same either way, there is one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 from mithril.compiler.request import PlanOptions
 from mithril.cost import Target, predict_timeline
+from mithril.ir.rewrite import is_alike
 from mithril.ops.collective import AllGather, ReduceScatter
 from mithril.plan import Plan
 
@@ -24,26 +26,38 @@ MOST = 200
 
 
 def choose_buckets(
-    make: Callable[[PlanOptions], Plan], target: Target, options: PlanOptions
+    draft: Callable[[PlanOptions], Plan],
+    place: Callable[[Plan], Plan],
+    target: Target,
+    options: PlanOptions,
 ) -> Plan:
     """Return a plan whose buckets are sized in the way with which a step takes less time.
 
     With a memory budget, and in long programs, they are as small as start-ups allow.
 
     Args:
-        make: returns a plan, with every collective where it starts.
+        draft: returns a plan, with every collective where its result is first needed.
+        place: returns such a plan with every collective where it starts.
         target: where it will run.
         options: of the passes.
     """
-    plan = make(options)
+    plan = draft(options)
     fusion = options.fusion
     is_timed = target.hardware.hides_collectives and fusion.nbytes is None
     count = sum(row.kind in SIZED for row in plan.collectives())
     if not is_timed or not fusion.others or not 2 <= count <= MOST or plan.policy is not None:
-        return plan
-    other = make(replace(options, fusion=replace(fusion, by_time=True)))
+        return place(plan)
+    other = draft(replace(options, fusion=replace(fusion, by_time=True)))
+    if _has_same_programs(plan, other):
+        return place(plan)
+    plan, other = place(plan), place(other)
     seconds = [predict_timeline(one, target.hardware).seconds for one in (plan, other)]
     return other if seconds[1] < (1 - LEAST_GAIN) * seconds[0] else plan
+
+
+def _has_same_programs(one: Plan, other: Plan) -> bool:
+    programs = ([stage.program.graph for stage in plan.stages] for plan in (one, other))
+    return all(map(is_alike, *programs))
 
 
 __all__ = ["choose_buckets"]

@@ -181,13 +181,14 @@ def _finish_plan(
         )
         return choose_kernels(change_programs(plan, target, options.passes), target)
 
-    def make(options: PlanOptions) -> Plan:
+    def draft(options: PlanOptions) -> Plan:
         plan = plan_recomputed(parts, partial(finish, options=options), request, target, options)
-        if options.replicas is not None:
-            plan = split_replicas(plan, options.replicas)
+        return plan if options.replicas is None else split_replicas(plan, options.replicas)
+
+    def place(plan: Plan) -> Plan:
         return place_in_plan(plan, target, options.overlap, request.donated)
 
-    plan = choose_buckets(make, target, options)
+    plan = choose_buckets(draft, place, target, options)
     plan = note_communication(plan, options, has_gradients=request.cotangents is not None)
     for check in CHECKS:
         check(plan, request, target, options)

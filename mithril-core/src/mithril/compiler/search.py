@@ -152,12 +152,15 @@ def _choose_by_timeline(
     axes = sum(axis.size > 1 for axis in target.mesh.axes)
     is_large = found.search.variables > MANY or axes > AXES
     best, least = found, predict_timeline(found, target.hardware).seconds
-    longest, share = least, 0.0
+    longest, share, seen = least, 0.0, [found]
     for hidden, spaces in _list_tries(search, is_large=is_large):
         try:
             other = _plan_within(plan_for, replace(search, spaces=spaces, hidden=hidden), donated)
         except PlanError:  # there is none within the limits
             continue
+        if any(other.stages is plan.stages for plan in seen):
+            continue
+        seen.append(other)
         seconds = predict_timeline(other, target.hardware).seconds
         if seconds < (1 - LEAST_GAIN) * least and not _is_too_large(other, found, donated):
             best, least, share = other, seconds, hidden

@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from mithril.errors import GraphError
 from mithril.ir.graph import Graph, Node, Value
-from mithril.ir.op import Tensors
+from mithril.ir.op import Op, Tensors
 from mithril.ir.tensor import Builder, Tensor
 
 Visit: TypeAlias = "Callable[[Builder, Node, Tensors], Tensors | None]"
@@ -134,6 +134,38 @@ def communicates(of: Graph | Node) -> bool:
     if isinstance(of, Node) and not of.op.bodies:  # asked of thousands
         return of.op.is_collective
     return any(node.op.is_collective for node in all_nodes(of))
+
+
+def is_alike(one: Graph, other: Graph) -> bool:
+    """Whether two graphs are the same ops on the same operands, in one order.
+
+    Inputs are paired in order; names of values, and what nodes say of code and causes,
+    are not compared.
+
+    Args:
+        one: a graph.
+        other: another one.
+    """
+    types = ([value.type for value in graph.inputs] for graph in (one, other))
+    if next(types) != next(types) or len(one.nodes) != len(other.nodes):
+        return False
+    same = dict(zip(one.inputs, other.inputs, strict=True))
+    for node, twin in zip(one.nodes, other.nodes, strict=True):
+        if tuple(same[value] for value in node.inputs) != twin.inputs:
+            return False
+        if not _is_same_op(node.op, twin.op):
+            return False
+        same.update(zip(node.outputs, twin.outputs, strict=True))
+    return {name: same[value] for name, value in one.outputs.items()} == dict(other.outputs)
+
+
+def _is_same_op(one: Op, other: Op) -> bool:
+    bodies = one.bodies, other.bodies
+    if not any(bodies):
+        return one == other
+    if len(one.bodies) != len(other.bodies) or not all(map(is_alike, *bodies)):
+        return False
+    return one.with_bodies(other.bodies) == other
 
 
 def unroll(graph: Graph) -> Iterator[Node]:
