@@ -135,6 +135,13 @@ def test_backends_carry_an_all_reduce_out(backend: str, algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [DType.bool_, DType.int8])
+def test_the_least_of_bytes_is_a_byte_on_its_way(backend: str, dtype: DType) -> None:
+    op = AllReduce(("a",), "min")
+    compare_on(backend, Case(Mesh(a=2), op, (TensorType((4, 3), dtype),), "native"), 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reduction", ["sum", "max"])
 def test_several_operands_are_scattered_together(backend: str, reduction: str) -> None:
     op, types = ReduceScatter(("a",), reduction, 0, 2), (TensorType((2, 1), DType.float32),) * 2

@@ -89,6 +89,8 @@ def to_ordered_integers(x: torch.Tensor, reduction: str) -> torch.Tensor:
 
     Libraries drop NaN from a maximum between processes.
     """
+    if x.dtype == torch.bool:
+        return x.view(torch.uint8)
     if not x.dtype.is_floating_point:
         return x if x.dtype in NATIVE_DTYPES else x.to(torch.int64)
     if x.dtype.itemsize == 2:
@@ -103,7 +105,8 @@ def to_ordered_integers(x: torch.Tensor, reduction: str) -> torch.Tensor:
 def from_ordered_integers(buffer: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """Put what `to_ordered_integers` made integers of into the buffer."""
     if not buffer.dtype.is_floating_point:
-        return buffer if keys is buffer else buffer.copy_(keys)
+        is_there = keys.data_ptr() == buffer.data_ptr()
+        return buffer if is_there else buffer.copy_(keys)
     bits = torch.where(keys < 0, keys ^ torch.iinfo(keys.dtype).max, keys)
     return buffer.copy_(bits.view(torch.float64 if keys.dtype == torch.int64 else torch.float32))
 

@@ -12,7 +12,9 @@ import torch
 
 from mithril_torch.program.runtime_library.groups import Group
 
-NATIVE_DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
+NATIVE_DTYPES = (
+    torch.float32, torch.float64, torch.int8, torch.int32, torch.int64, torch.uint8,
+)  # fmt: skip
 """What processes exchange as it is; other types travel as bytes."""
 
 
