@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
 
 import mithril as ml
 import pytest
 from mithril.plan import Plan
 from mithril.runtime.planned import plan_backend
+from mithril.sharding import Known, MovePrices, Way
 
 pipeline = import_module("mithril.compiler.pipeline")
 
@@ -44,3 +46,18 @@ def test_a_choice_that_several_searches_find_is_planned_once(
     ml.compile(model, backend, auto_partition=True, shapes={"input": (4096, 32)}).plan  # noqa: B018
     assert len(laid_out) > len(made) == len(set(made))
     assert set(made) == set(laid_out)
+
+
+def test_what_searches_share_is_gone_with_them() -> None:
+    """Nothing is left in a circle, which only the collector of garbage would find."""
+    model = ml.Linear(32, name="head")
+    backend = plan_backend(ml.Mesh(a=4), "h100-sxm")
+    gc.collect()
+    gc.disable()
+    try:
+        plan = ml.compile(model, backend, auto_partition=True, shapes={"input": (64, 32)}).plan
+        kept = [one for one in gc.get_objects() if isinstance(one, Known | MovePrices | Way)]
+    finally:
+        gc.enable()
+    assert plan.search is not None
+    assert not [one for one in kept if not isinstance(one, Known) or one.ways or one.prices]

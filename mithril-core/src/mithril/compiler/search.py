@@ -83,9 +83,13 @@ def search_plan(
     Raises:
         PlanError: no plan that is found keeps to the memory that is granted.
     """
-    search = search and replace(search, known=Known())
-    found = _plan_within(plan_for, search, donated)
-    return _choose_by_timeline(found, plan_for, search, target, donated)
+    known = Known()
+    search = search and replace(search, known=known)
+    try:
+        found = _plan_within(plan_for, search, donated)
+        return _choose_by_timeline(found, plan_for, search, target, donated)
+    finally:
+        known.clear()
 
 
 def _plan_within(

@@ -51,6 +51,11 @@ class Known:
     parts: dict[Hashable, Any] = field(default_factory=dict)
     plans: dict[Hashable, Any] = field(default_factory=dict)
 
+    def clear(self) -> None:
+        """Forget it all: what knows the search that it was made for would keep it, in a circle."""
+        for known in (self.prices, self.rules, self.ways, self.parts, self.plans):
+            known.clear()
+
 
 @dataclass(frozen=True, slots=True)
 class Search:
