@@ -208,6 +208,18 @@ def test_what_is_waited_for_sooner_is_not_held_back() -> None:
     assert issued(nodes) == [("activation",), ("next activation", "gradient", "another")]
 
 
+def test_what_stands_behind_a_later_phase_is_waited_for() -> None:
+    """At the end of a pipeline's run the loss, of the forward, is summed behind a gradient."""
+    local = Local()
+    a, b = local.input("a", 4), local.input("b", 4)
+    gradient = local.issue(SUM, ops.tanh(a), "gradient")
+    loss = local.issue(SUM, ops.exp(b), "loss", Phase.forward)
+    nodes = local.bucketed(gradient=gradient * 2.0, loss=loss)
+    assert issued(nodes) == [("gradient", "loss")]
+    (bucket,) = (node for node in nodes if node.op.is_collective)
+    assert bucket.phase == Phase.backward
+
+
 def test_updated_parameters_are_gathered_together() -> None:
     local = Local()
     a, b = local.input("a", 4), local.input("b", 4)

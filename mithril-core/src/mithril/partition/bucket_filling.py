@@ -142,7 +142,7 @@ def join_collectives(nodes: Sequence[Node], mesh: Mesh, hardware: Hardware) -> N
     """
     inputs = tuple(value for node in nodes for value in node.inputs)
     outputs: tuple[Value, ...] = tuple(value for node in nodes for value in node.outputs)
-    last = nodes[-1]
+    last, phases = nodes[-1], list(Phase)
     op = last.op
     assert isinstance(op, Collective), "only collectives are put together"
     causes = [node.cause for node in nodes if node.cause]
@@ -161,7 +161,8 @@ def join_collectives(nodes: Sequence[Node], mesh: Mesh, hardware: Hardware) -> N
     )
     nbytes = op.count_bytes([value.type for value in inputs])
     cause = price_cause(cause, op, nbytes, mesh, hardware)
-    return replace(last, inputs=inputs, outputs=outputs, scope="", source=None, cause=cause)
+    phase = max((node.phase for node in nodes), key=phases.index)
+    return Node(op, inputs, outputs, phase=phase, cause=cause)
 
 
 def _is_gradient(node: Node) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from mithril.cost.ready import find_ready
 from mithril.cost.streams import Pricing
@@ -83,12 +84,13 @@ def _fill(graph: Graph, fill: Filling, pricing: Pricing) -> Iterator[list[Node]]
 def _join_phases(phases: Mapping[Phase, list[Member]], fill: Filling) -> Iterator[list[Member]]:
     """Yield the members of each phase, with those of the phases before if start-up is most of them.
 
-    What is large stays in its phase, so that nothing large is kept for the next one.
+    What is large stays in its phase, so that nothing large is kept for the next one. At the end of
+    a pipeline's run a loss may be summed behind what the backward left: members are in their order.
     """
     carried: list[Member] = []
     known = [phase for phase in Phase if phase in phases]
     for phase in known:
-        found = [*carried, *phases[phase]]
+        found = sorted([*carried, *phases[phase]], key=attrgetter("position"))
         may_wait = phase != known[-1] and all(fill.is_start_up(member.node) for member in found)
         carried = found if may_wait else []
         if not may_wait:
