@@ -269,7 +269,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "space": (
         lambda: searched(partition_search_space="mixd"),
         ml.OptionError,
-        r"partition_search_space='mixd' is no space; did you mean 'mixed'\?; spaces: 'data'",
+        r"partition_search_space='mixd' is no space; did you mean 'mixed'\?; spaces: 'data', 'fully_sharded', 'tensor'",
     ),
     "without a search": (
         lambda: ml.compile(mlp(), ml.NumpyBackend(MESH), max_memory_per_device="1 GB"),

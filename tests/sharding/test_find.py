@@ -59,7 +59,7 @@ def problems(draw: st.DrawFn) -> tuple[Everything, Search]:
     mesh = draw(st.sampled_from(MESHES))
     graph = build(steps, draw(st.sampled_from([4, 8, 256])), draw(st.sampled_from([3, 8, 64])))
     weights = tuple(value.name for value in graph.inputs if value.name != "x")
-    space = draw(st.sampled_from(["mixed", "mixed", "data", "tensor"]))
+    space = draw(st.sampled_from(["mixed", "mixed", "data", "fully_sharded", "tensor"]))
     search = Search(spaces=(space,), batches=frozenset(["x"]), parameters=frozenset(weights))
     with_gradients = draw(st.booleans())
     everything = Everything(graph, mesh, weights if with_gradients else (), search)

@@ -6,7 +6,8 @@ above what was granted, the search is made again with as much less as it was abo
 A search adds up work and moves, one after another; a plan knows that sums of gradients travel
 together, and that what nobody waits for goes on beside work. How much of it that hides is not known
 before there is a plan, so plans are made for some shares of it, and some that split batches
-alone, whose sums all travel together; that is taken whose timeline is the shortest.
+alone, whose sums all travel together, or are scattered to where parameters rest, which are gathered
+ahead of their use; that is taken whose timeline is the shortest.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from mithril.cost import Target, predict_timeline
 from mithril.errors import PlanError
 from mithril.plan import Plan
 from mithril.sharding import MEMORY, Known, Search
-from mithril.sharding.search import ANNOTATIONS, DATA, MIXED, THROUGHPUT
+from mithril.sharding.search import ANNOTATIONS, DATA, FULLY_SHARDED, MIXED, THROUGHPUT
 from mithril.units import format_bytes, format_seconds
 
 ROUNDS = 6
 """So many searches are made at most."""
-LEAST_GAIN = 0.02
+LEAST_GAIN = 0.01
 """The part of a step's time that a plan has to save which costs more by the measure of a search."""
 HIDDEN = (0.95, 0.5)
 """The shares of what nobody waits for that are taken to be hidden, besides none. Never all: what is
@@ -32,7 +33,8 @@ free is moved for nothing."""
 TOGETHER = 0.995
 """That share where batches alone are split: all gradients are summed together, and start once."""
 MANY, AXES = 1500, 2
-"""Above so many choices, or axes, those plans split batches alone: a search takes seconds there."""
+"""Above so many choices, or axes, those plans split batches alone: a search takes seconds there.
+Parameters may rest split in one of them, on no more axes than these."""
 PICOSECOND = 1e-12
 """In seconds: what the times of searches are counted in."""
 LISTED = 3
@@ -154,10 +156,10 @@ def _choose_by_timeline(
     if search is None or found.search is None or not _is_timed(search, target):
         return found
     axes = sum(axis.size > 1 for axis in target.mesh.axes)
-    is_large = found.search.variables > MANY or axes > AXES
+    tries = _list_tries(search, axes, found.search.variables)
     best, least = found, predict_timeline(found, target.hardware).seconds
     longest, share, seen = least, 0.0, [found]
-    for hidden, spaces in _list_tries(search, is_large=is_large):
+    for hidden, spaces in tries:
         try:
             other = _plan_within(plan_for, replace(search, spaces=spaces, hidden=hidden), donated)
         except PlanError:  # there is none within the limits
@@ -179,14 +181,18 @@ def _choose_by_timeline(
     return replace(best, search=in_turn.against(found.search), notes=(*best.notes, why))
 
 
-def _list_tries(search: Search, *, is_large: bool) -> list[tuple[float, tuple[str, ...]]]:
+def _list_tries(search: Search, axes: int, variables: int) -> list[tuple[float, tuple[str, ...]]]:
     """Return shares that are taken to be hidden, each with the spaces that are searched then."""
+    much, little = HIDDEN
     own = [(share, search.spaces) for share in HIDDEN]
+    batches, sharded = (much, (DATA,)), (much, (FULLY_SHARDED,))
     if MIXED not in search.spaces:
         return own
-    if is_large:
-        return [(share, (DATA,)) for share in HIDDEN]
-    return [*own, (TOGETHER, (DATA,)), (HIDDEN[0], (DATA,))]
+    if axes > AXES:
+        return [batches, (little, (DATA,))]
+    if variables > MANY:
+        return [batches, sharded]
+    return [*own, (TOGETHER, (DATA,)), batches, sharded]
 
 
 def _is_too_large(other: Plan, found: Plan, donated: Collection[str]) -> bool:

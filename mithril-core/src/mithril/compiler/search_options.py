@@ -18,6 +18,7 @@ from mithril.option_checks import check_flag
 from mithril.sharding.search import (
     ANNOTATIONS,
     DATA,
+    FULLY_SHARDED,
     LATENCY,
     MIXED,
     OBJECTIVES,
@@ -29,8 +30,9 @@ from mithril.sharding.search import (
 from mithril.types import to_python
 
 SPACES = {
-    "data": (DATA,), "tensor": (TENSOR,), "mixed": (MIXED,), "mixed_parallel": (MIXED,),
-    ANNOTATIONS: (ANNOTATIONS,), PIPELINE: (PIPELINE,),
+    "data": (DATA,), "fully_sharded": (FULLY_SHARDED,), "tensor": (TENSOR,),
+    "mixed": (MIXED,), "mixed_parallel": (MIXED,), ANNOTATIONS: (ANNOTATIONS,),
+    PIPELINE: (PIPELINE,),
 }  # fmt: skip
 LIMITS = ("max_memory_per_device", "max_all_reduce_size", "forbid", "shardings")
 CONFIG = ("force_data_parallel", "allow_mixed_mesh_models")

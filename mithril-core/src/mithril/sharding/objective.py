@@ -37,7 +37,7 @@ from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links, split_slice
 from mithril.sharding.reshard import PICOSECONDS
 from mithril.sharding.resting import find_resting
-from mithril.sharding.search import MIXED
+from mithril.sharding.search import FULLY_SHARDED, MIXED
 from mithril.sharding.trial import exchange_seconds, price_work
 from mithril.sharding.unawaited import find_unawaited
 
@@ -111,8 +111,12 @@ class Objective:
         self._joined = {value_use for link in self._links for value_use in self._ends(link)}
         self._arrives = {link.target for link in self._links}
         self._promised = _find_output_shardings(graph, given)
-        follows = [name for name, layout in given.outputs.items() if layout.follows is not None]
-        self._tied = {graph.outputs[name] for name in follows}
+        self._space = space
+        self._followed = {  # gradients, as a rule, with their parameters
+            graph.outputs[name]: graph.input(layout.follows)
+            for name, layout in given.outputs.items()
+            if layout.follows is not None
+        }
         self._resting = {value for value, layout in given.promises(graph) if layout.rests}
         parts = list(regions(graph))
         self._parts = parts
@@ -223,7 +227,7 @@ class Objective:
         is_bound = self._promised.get(value) or (value, Phase.forward) in self._joined
         given = self.given.of(value)
         is_said = given.home is not None or given.is_free or self._is_kept(value)
-        return not (is_bound or is_said or value in self._tied)
+        return not (is_bound or is_said or value in self._followed)
 
     def _has_home(self, value: Value) -> bool:
         """Whether a value has a home though no op uses it."""
@@ -262,13 +266,22 @@ class Objective:
         given = self.given.of(value)
         if given.home is not None:
             return (given.home,)
-        goals = self._lists.join(self._promised.get(value, ()))
+        goals = self._lists.join((*self._promised.get(value, ()), *self._list_rests(value)))
         found = self._lists.list_homes(produced, needs, goals)
         if given.is_free:  # an array is never a partial sum, and exists for all micro-batches
             wished = filter(None, [given.computed])
             whole = (s.drop_partial() for s in (*found, *wished) if MICRO not in s.split_axes)
             found = self._lists.join(dict.fromkeys(whole))
         return self.given.list_admitted(value, found)
+
+    def _list_rests(self, value: Value) -> tuple[Sharding, ...]:
+        """Return where a gradient may be brought at once that its parameter rests in.
+
+        Only where parameters rest split in any case: elsewhere it costs more than it seems, as what
+        goes to different places does not travel together.
+        """
+        source = self._followed.get(value) if self._space == FULLY_SHARDED else None
+        return () if source is None else self.rests.get(source, ())
 
     def _share_homes(self) -> None:
         """Let values on both sides of a loop's border live alike."""

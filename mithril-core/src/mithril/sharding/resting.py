@@ -14,7 +14,7 @@ from mithril.ir import Graph, Value
 from mithril.mesh import MICRO, Mesh, Sharding
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.regions import links
-from mithril.sharding.search import ANNOTATIONS, DATA
+from mithril.sharding.search import ANNOTATIONS, DATA, FULLY_SHARDED
 from mithril.types import TensorType
 
 
@@ -24,8 +24,8 @@ def find_resting(graph: Graph, given: Constraints, space: str) -> dict[Value, tu
     Args:
         graph: the graph.
         given: what is said, and what is searched for; without a search there are none.
-        space: one of `SPACES`; in `data` a parameter rests whole, in `annotations` as it is
-            computed with.
+        space: one of `SPACES`; in `data` a parameter rests whole, in `fully_sharded` split if it
+            can be, in `annotations` as it is computed with.
     """
     search, found = given.search, {}
     if search is None or space == ANNOTATIONS:
@@ -37,7 +37,9 @@ def find_resting(graph: Graph, given: Constraints, space: str) -> dict[Value, tu
             # A loop takes slices along leading dimensions, which are not split for that.
             key = value.type, search.stacked.get(value.name, 1) if value in sliced else 0
             if key not in known:
-                known[key] = tuple(_list_even(given.mesh, *key, is_whole=space == DATA))
+                even = tuple(_list_even(given.mesh, *key, is_whole=space == DATA))
+                split = tuple(one for one in even if one.split_axes)
+                known[key] = split if split and space == FULLY_SHARDED else even
             found[value] = given.list_admitted(value, known[key])
     return found
 

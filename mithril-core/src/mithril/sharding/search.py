@@ -21,8 +21,8 @@ THROUGHPUT, LATENCY, MEMORY, COMMUNICATION = (
 )  # fmt: skip
 OBJECTIVES = (THROUGHPUT, LATENCY, MEMORY, COMMUNICATION)
 DATA, TENSOR, MIXED, ANNOTATIONS = "data", "tensor", "mixed", "annotations"
-PIPELINE = "pipeline"
-SPACES = (DATA, TENSOR, MIXED, ANNOTATIONS, PIPELINE)
+FULLY_SHARDED, PIPELINE = "fully_sharded", "pipeline"
+SPACES = (DATA, FULLY_SHARDED, TENSOR, MIXED, ANNOTATIONS, PIPELINE)
 SEARCHED = "auto_partition"
 """Who decided how a tensor lies that was searched for."""
 SEARCHED_REST = f"{SEARCHED}, which has it rest so"
@@ -66,7 +66,8 @@ class Search:
             outputs alone: the graph says which), `memory_usage` the bytes of the fullest moment,
             `communication` the seconds of collectives.
         spaces: what may be split; the best answer of all of them counts. `data`: nothing but the
-            leading dimension of inputs; `tensor`: everything but that; `mixed`: everything;
+            leading dimension of inputs; `fully_sharded`: that, and parameters rest split;
+            `tensor`: everything but that; `mixed`: everything;
             `annotations`: what the shardings that were said lead to, as without a search;
             `pipeline`, by itself: where layers are cut into stages, and nothing else.
         memory: the most bytes that a device may hold; None for any.

@@ -21,7 +21,7 @@ from mithril.sharding.closure import Closure, collect_links, find_touching
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.partial_sums import find_partial
 from mithril.sharding.regions import links
-from mithril.sharding.search import ANNOTATIONS, DATA, MIXED, TENSOR
+from mithril.sharding.search import ANNOTATIONS, DATA, FULLY_SHARDED, MIXED, TENSOR
 
 Place = tuple[Value, int]
 """A dimension of a value."""
@@ -31,6 +31,8 @@ LEAST_WORK = 0.01
 """Of all work, what an op does for which axes are cut."""
 LARGE = 0.5
 """Of the largest tensor that a forward makes, what one takes that is expanded."""
+MUCH_WORK = 0.1
+"""Of all work, what an op does that is expanded though what it takes is small."""
 
 
 def widen(found: Candidates, graph: Graph, given: Constraints, space: str) -> Candidates:
@@ -50,7 +52,7 @@ def widen(found: Candidates, graph: Graph, given: Constraints, space: str) -> Ca
     names = [axis.name for axis in given.mesh.axes if axis.size > 1 and axis.name != MICRO]
     for axis in names:
         batch = {} if space == MIXED else of.find(axis, batches)
-        every = batch if space == DATA else of.find(axis, everything)
+        every = batch if space in (DATA, FULLY_SHARDED) else of.find(axis, everything)
         for node, able in every.items():
             left = able - batch.get(node, set()) if space == TENSOR else able
             wanted = left.union(factors[node].get(axis, ()))
@@ -89,7 +91,7 @@ def find_cuts(found: Candidates, graph: Graph, given: Constraints) -> dict[str, 
     axes = [axis for axis in given.mesh.axes if axis.size > 1 and axis.name != MICRO]
     if not _is_wide(given) or len(axes) >= MOST_AXES:
         return {}
-    work = {node: times * node.cost().flops for node, times in walk(graph) if not node.op.bodies}
+    work = _count_work(graph)
     least = LEAST_WORK * sum(work.values())
     rules = [found.rules[node] for node, flops in work.items() if flops >= least]
     cuts: dict[str, tuple[int, int]] = {}
@@ -108,10 +110,11 @@ def find_cuts(found: Candidates, graph: Graph, given: Constraints) -> dict[str, 
 
 
 def find_expandable(found: Candidates, graph: Graph, given: Constraints) -> frozenset[Node]:
-    """Return the fused ops that may be split further if they are expanded, of the largest tensors.
+    """Return the fused ops that may be split further if they are expanded, of the largest.
 
-    The loss of logits over a vocabulary, say. An expansion takes longer than the op does where it
-    is not split, so that it pays for what is largest, if at all.
+    The loss of logits over a vocabulary, say, or a recurrent layer over its units. An expansion
+    takes longer than the op does where it is not split, so that it pays for what is largest, or
+    does much of the work, if at all.
 
     Args:
         found: what the shardings that were said lead to.
@@ -122,10 +125,15 @@ def find_expandable(found: Candidates, graph: Graph, given: Constraints) -> froz
         return frozenset()
     made = (v for node in found.rules if node.phase == Phase.forward for v in node.outputs)
     least = LARGE * max((value.type.nbytes for value in made), default=0)
+    work = _count_work(graph)
+    much = MUCH_WORK * sum(work.values())
     return frozenset(
         node
         for node, rule in found.rules.items()
-        if rule.expandable and any(value.type.nbytes >= least for value in node.inputs)
+        if rule.expandable
+        and (
+            any(value.type.nbytes >= least for value in node.inputs) or work.get(node, 0) > much > 0
+        )
     )
 
 
@@ -154,6 +162,12 @@ def find_confined(
             or math.prod(size for f, size in rule.sizes.items() if f not in rule.whole) < devices
         )
     )
+
+
+def _count_work(graph: Graph) -> dict[Node, int]:
+    """Return the arithmetic of each node, as often as it runs."""
+    nodes = ((node, times) for node, times in walk(graph) if not node.op.bodies)
+    return {node: times * node.cost().flops for node, times in nodes}
 
 
 def _is_wide(given: Constraints) -> bool:
