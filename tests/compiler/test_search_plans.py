@@ -48,6 +48,11 @@ def test_a_choice_that_several_searches_find_is_planned_once(
     assert set(made) == set(laid_out)
 
 
+def list_known() -> list[object]:
+    """Return what searches share that is there, reachable or not."""
+    return [one for one in gc.get_objects() if isinstance(one, Known | MovePrices | Way)]
+
+
 def test_what_searches_share_is_gone_with_them() -> None:
     """Nothing is left in a circle, which only the collector of garbage would find."""
     model = ml.Linear(32, name="head")
@@ -55,8 +60,9 @@ def test_what_searches_share_is_gone_with_them() -> None:
     gc.collect()
     gc.disable()
     try:
+        before = set(map(id, list_known()))
         plan = ml.compile(model, backend, auto_partition=True, shapes={"input": (64, 32)}).plan
-        kept = [one for one in gc.get_objects() if isinstance(one, Known | MovePrices | Way)]
+        kept = [one for one in list_known() if id(one) not in before]
     finally:
         gc.enable()
     assert plan.search is not None

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from mithril.sharding.candidates import Candidates
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.eliminate import Table
 from mithril.sharding.move_prices import FORBIDDEN, PRICE_UNIT, MovePrices
+from mithril.sharding.move_terms import MoveTerm
 from mithril.sharding.option import NodeOptions, Option
 from mithril.sharding.regions import Link, add_leading_dim, drop_leading_dim, links, split_slice
 from mithril.sharding.reshard import PICOSECONDS
@@ -54,25 +54,6 @@ Use = tuple[Node, int]
 """An operand of a node."""
 Item = Node | ValueUse | Value
 """What is chosen: an option, a home, or where a parameter rests."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Moves:
-    """What moves of a value cost, by how one or two variables stand.
-
-    Args:
-        variables: these.
-        prices: of each move, with dimensions of one entry where nothing is to be chosen.
-        times: how often it is made.
-        value: for whose sake; whether anything waits for that is known.
-        is_turned: whether the second dimension of prices is that of the first variable.
-    """
-
-    variables: tuple[int, ...]
-    prices: np.ndarray
-    times: int
-    value: Value
-    is_turned: bool
 
 
 class Objective:
@@ -100,7 +81,7 @@ class Objective:
         self.variable: dict[Item, int] = {}
         self.domains: list[int] = []
         self.node_tables: list[Table] = []
-        self._of_values: list[_Moves] = []
+        self._terms: list[MoveTerm] = []
         self.given = given
         self.candidates = candidates
         self._moves, self.resharder = prices, prices.resharder
@@ -149,12 +130,7 @@ class Objective:
     def list_moves(self, hidden: float = 0.0) -> list[Table]:
         """Return what the moves of values cost, without a part of those that nobody waits for."""
         idle = find_unawaited(self._parts, self._links, self.rests) if hidden else frozenset()
-        found = []
-        for moves in self._of_values:
-            paid = moves.times * (1.0 - hidden) if moves.value in idle else moves.times
-            prices = self._moves.shape(moves.prices, paid, is_turned=moves.is_turned)
-            found.append(Table(moves.variables, _squeeze(prices)))
-        return found
+        return [term.tabulate(self._moves, idle, hidden) for term in self._terms]
 
     def list_issued(self) -> list[Table]:
         """Return the seconds of what nodes exchange themselves, which is part of their work."""
@@ -436,12 +412,7 @@ class Objective:
         first, second = prices.shape[::-1] if is_turned else prices.shape
         rows = () if one is None or first == 1 else (self.variable[one],)
         columns = () if second == 1 else (self.variable[other],)
-        self._of_values.append(_Moves(rows + columns, prices, times, value, is_turned))
-
-
-def _squeeze(prices: np.ndarray) -> np.ndarray:
-    """Return prices without dimensions of one entry; the same array where there are none."""
-    return prices.squeeze() if 1 in prices.shape else prices
+        self._terms.append(MoveTerm(rows + columns, prices, times, value, is_turned))
 
 
 def _find_output_shardings(graph: Graph, given: Constraints) -> dict[Value, list[Sharding]]:
