@@ -52,6 +52,16 @@ def test_a_sum_is_exchanged_in_float32_and_rounded(leaves: P, kind: type) -> Non
     assert row.cause.seconds == priced
 
 
+def test_a_maximum_is_exchanged_in_float32_where_that_is_compared() -> None:
+    hardware = replace(SIMULATED, execution=Execution(compares_wide=True))
+    plan = plan_of(graph_of(DType.bfloat16, "max"), hardware)
+    (row,) = plan.collectives()
+    assert (row.kind, row.bytes) == (AllReduce.name, 8 * 4)
+    assert row.cause.seconds == collective_seconds(row.kind, row.bytes, row.axes, MESH, hardware)
+    scattered = plan_of(graph_of(DType.bfloat16, "max"), hardware, P("data"))
+    assert [row.bytes for row in scattered.collectives()] == [8 * 2], "in parts they are compared"
+
+
 def test_others_stay_as_they_are() -> None:
     (row,) = plan_of(graph_of(DType.bfloat16), SIMULATED).collectives()
     assert row.bytes == 8 * 2, "these devices add up in float32 themselves"

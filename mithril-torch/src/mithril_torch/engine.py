@@ -164,6 +164,7 @@ class TorchEngine(Engine):
             joins_parts=not in_turn,
             copies_parts=not in_turn and self.device == "cpu",  # by Gloo
             adds_narrow=not in_turn,
+            compares_wide=not in_turn,
             workspaces=WORKSPACES if self.device == "cpu" else (),
             orders_products=LEAST_PRODUCTS if is_written and self.codegen.uses_onednn else 0,
             ordered=ORDERED if self.device == "cpu" else (),

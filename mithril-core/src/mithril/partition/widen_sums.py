@@ -1,9 +1,9 @@
-"""Sums of 16-bit floats over devices are taken in float32, and rounded once.
+"""Reductions of 16-bit floats over devices are taken in float32, and rounded once.
 
 Libraries that carry data between devices round after every addition, so that a sum of many small
 gradients stops growing, and may come out differently on devices that add in another order. Where
 the target is one of these, such a sum is exchanged in float32: the plan has the cast, the bytes and
-the price.
+the price. So it is with maxima where a library cannot compare 16-bit floats as they are wanted.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from mithril.ir import Builder, Cause, Node
 from mithril.ir.op import Tensors
 from mithril.ir.rewrite import all_nodes, rewrite
 from mithril.mesh import MICRO, Mesh
-from mithril.ops.collective import AllReduce, ReduceScatter, is_narrow_sum
+from mithril.ops.collective import AllReduce, ReduceScatter
 from mithril.ops.elementwise import cast
-from mithril.plan import Program
+from mithril.plan import Execution, Program
 from mithril.types import DType
 
 
 def widen_sums(program: Program, hardware: Hardware) -> Program:
-    """Return the program with its sums of 16-bit floats over devices in float32.
+    """Return the program with its reductions of 16-bit floats over devices in float32.
 
     Args:
         program: a local program.
-        hardware: the profile that prices them, and says whether devices add 16-bit floats up in 16
-            bits.
+        hardware: the profile that prices them, and says which devices take in 16 bits.
     """
-    if not hardware.execution.adds_narrow or not any(map(_is_wanted, all_nodes(program.graph))):
+    execution = hardware.execution
+    if not any(_is_wanted(node, execution) for node in all_nodes(program.graph)):
         return program
 
     def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
-        if not _is_wanted(node):
+        if not _is_wanted(node, execution):
             return None
         with builder.at():
             wide = [cast(x, DType.float32) for x in operands]
@@ -46,13 +46,13 @@ def widen_sums(program: Program, hardware: Hardware) -> Program:
     return replace(program, graph=rewrite(program.graph, visit))
 
 
-def _is_wanted(node: Node) -> bool:
+def _is_wanted(node: Node, execution: Execution) -> bool:
     op = node.op
     if not isinstance(op, AllReduce | ReduceScatter) or MICRO in op.axes:
         return False
     if node.cause is not None and node.cause.compressed:
         return False  # these bytes are what was asked for
-    return any(is_narrow_sum(op.reduction, value.type.dtype) for value in node.inputs)
+    return any(execution.widens(op.name, op.reduction, v.type.dtype) for v in node.inputs)
 
 
 def _price(node: Node, wide: Tensors, mesh: Mesh, hardware: Hardware) -> Cause | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mithril.ops.collective import NARROW_FLOATS, AllReduce, ReduceScatter
+from mithril.types import DType
+
 ALL = ("*",)
 """As `in_arena`: the results of all ops."""
 
@@ -41,6 +44,8 @@ class Execution:
             parts of all devices come first, as over Gloo.
         adds_narrow: whether what carries data between devices adds 16-bit floats up in 16 bits;
             plans then have such sums in float32.
+        compares_wide: whether it compares 16-bit floats as 32 bits in an all_reduce; plans then
+            have such maxima and minima in float32.
         workspaces: what kernels take while they run besides operands and results, as multiples of
             the largest of these, by op name.
         orders_products: from so many multiplications on, a product of float32 copies its first
@@ -72,12 +77,30 @@ class Execution:
     joins_parts: bool = False
     copies_parts: bool = False
     adds_narrow: bool = False
+    compares_wide: bool = False
     workspaces: tuple[tuple[str, float], ...] = ()
     orders_products: int = 0
     ordered: tuple[tuple[str, tuple[str, ...]], ...] = ()
     in_arena: tuple[str, ...] = ()
     devices_per_processor: int = 1
     largest_part: float = 1.0
+
+    def widens(self, kind: str, reduction: str, dtype: DType) -> bool:
+        """Return whether plans have a reduction over devices of 16-bit floats in float32.
+
+        Args:
+            kind: of the collective.
+            reduction: `sum`, `max` or `min`.
+            dtype: of the elements.
+
+        >>> Execution(compares_wide=True).widens("all_reduce", "max", DType.bfloat16)
+        True
+        """
+        if dtype not in NARROW_FLOATS:
+            return False
+        if reduction == "sum":
+            return self.adds_narrow and kind in (AllReduce.name, ReduceScatter.name)
+        return self.compares_wide and kind == AllReduce.name
 
     @property
     def hides_collectives(self) -> bool:

@@ -19,7 +19,7 @@ from mithril.cost.devices import local_bytes
 from mithril.errors import PlanError
 from mithril.ir import Graph
 from mithril.mesh import MICRO, Mesh, Sharding
-from mithril.ops.collective import AllGather, AllReduce, AllToAll, ReduceScatter, is_narrow_sum
+from mithril.ops.collective import AllGather, AllReduce, AllToAll, ReduceScatter
 from mithril.sharding.moves import Move, list_moves, merge
 from mithril.types import DType, Shape, TensorType
 
@@ -194,17 +194,17 @@ class Resharder:
 
     def find_counted(self, dtype: DType) -> DType:
         """Return the dtype of which as many bytes take as long in any move as of this one."""
-        is_wider = self.hardware.execution.adds_narrow and is_narrow_sum("sum", dtype)
+        widens = self.hardware.execution.widens
+        is_wider = any(widens(AllReduce.name, reduction, dtype) for reduction in ("sum", "max"))
         return DType.bfloat16 if is_wider else DType.int8
 
     def _find_exchanged(self, move: Move, type: TensorType) -> TensorType:
         """Return the type in which a move is carried out: see `partition/widen_sums.py`."""
-        sums = (AllReduce.name, ReduceScatter.name)
-        if not self.hardware.execution.adds_narrow or move.kind not in sums:
+        if MICRO in move.axes:
             return type
         reduction = move.before.reduction_of(move.axes[0]) or "sum"
-        is_narrow = MICRO not in move.axes and is_narrow_sum(reduction, type.dtype)
-        return TensorType(type.shape, DType.float32) if is_narrow else type
+        is_wide = self.hardware.execution.widens(move.kind, reduction, type.dtype)
+        return TensorType(type.shape, DType.float32) if is_wide else type
 
     def seconds(self, move: Move, type: TensorType) -> float:
         """Return the predicted seconds of a move."""
