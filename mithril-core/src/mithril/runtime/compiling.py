@@ -240,8 +240,9 @@ def compile(
             what a device holds between phases, and then the time; `communication`, the predicted
             time of collectives, and then that of work.
         partition_search_space: what may be split: `data`, nothing but the leading dimension of
-            inputs; `tensor`, everything else; `mixed`, or `mixed_parallel`, everything, which is so
-            by default; `annotations`, nothing, so that what is said is priced as a search prices;
+            inputs; `fully_sharded`, that, while every parameter rests split if it can be;
+            `tensor`, everything else; `mixed`, or `mixed_parallel`, everything, which is so by
+            default; `annotations`, nothing, so that what is said is priced as a search prices;
             `pipeline`: layers are cut into stages along the mesh axis `pipeline`, so that the
             slowest is as fast as can be, and nothing else is searched. That needs `shapes`.
         partition_constraints: a mapping of limits: `max_memory_per_device`, `max_all_reduce_size`
