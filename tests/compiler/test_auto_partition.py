@@ -48,6 +48,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "memory": {"partition_objective": "memory_usage"},
     "communication": {"partition_objective": "communication", "max_memory_per_device": "100 kB"},
     "data": {"partition_search_space": "data"},
+    "fully_sharded": {"partition_search_space": "fully_sharded"},
     "tensor": {"partition_search_space": "tensor"},
     "little memory": {"max_memory_per_device": "50 kB"},
     "small sums": {"partition_constraints": {"max_all_reduce_size": "1 kB"}},
@@ -125,6 +126,9 @@ def test_spaces_split_what_they_say() -> None:
     batch = next(port for port in tensor.plan.inputs if port.name == "input").sharding
     assert not batch.dims[0]
     assert axes_of(tensor)
+    sharded = searched(partition_search_space="fully_sharded")
+    assert all(sharding.split_axes for sharding in sharded.shardings.values())
+    assert {"reduce_scatter"} <= kinds(sharded) <= {"all_gather", "all_reduce", "reduce_scatter"}
     same = searched(partition_search_space="mixed_parallel").plan.search
     assert same == searched(partition_search_space="mixed").plan.search
 
