@@ -321,6 +321,11 @@ def test_parameters_rest_split_inside_nodes_where_the_network_between_is_slow() 
     split = ml.TensorSpec((32768, 1024), sharding=P(("node", "gpu")))
     data = ml.compile(feed_forward(1024, 4096, 4), backend, shapes={"x0": split}).plan
     assert plan.timeline().seconds < data.timeline().seconds
+    alone = ml.compile(
+        model, backend, auto_partition=True, partition_search_space="fully_sharded", shapes=shapes
+    ).plan.search
+    assert plan.search.bound <= alone.bound
+    assert plan.search.bound <= plan.search.cost
 
 
 def test_a_recurrent_layer_is_split_by_its_units_where_there_is_one_sample() -> None:

@@ -178,7 +178,12 @@ def _choose_by_timeline(
         f"{format_seconds(longest)}"
     )
     in_turn = replace(best.search, cost=best.search.seconds / PICOSECOND)
-    return replace(best, search=in_turn.against(found.search), notes=(*best.notes, why))
+    first = found.search
+    if best.search.space == FULLY_SHARDED:  # has gradients go where they go in no other space
+        sharded = plan_for(replace(search, spaces=(FULLY_SHARDED,))).search
+        assert sharded is not None, "it was searched for"
+        first = replace(first, bound=min(first.bound, sharded.bound))
+    return replace(best, search=in_turn.against(first), notes=(*best.notes, why))
 
 
 def _list_tries(search: Search, axes: int, variables: int) -> list[tuple[float, tuple[str, ...]]]:
