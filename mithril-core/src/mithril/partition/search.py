@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from mithril.cost import Target
@@ -176,8 +176,12 @@ def _search(
     start = time.perf_counter()
     known: dict[Hashable, list[Way]] = search.known.ways
     key = graph, mesh, search.spaces, tuple(layouts.items())
+
+    def open_candidates(graph: Graph) -> Opened:
+        return _open_candidates(graph, mesh, layouts, target, pads, search)
+
     if key not in known:
-        known[key] = _list_ways(graph, mesh, layouts, target, pads, search)
+        known[key] = _list_ways(graph, open_candidates, target, search)
     found: list[tuple[SearchResult, Solution]] = []
     refusals: list[PlanError] = []
     for way in known[key]:
@@ -196,20 +200,20 @@ def _search(
 
 
 def _list_ways(
-    graph: Graph,
-    mesh: Mesh,
-    layouts: Mapping[str, Layout],
-    target: Target,
-    pads: bool,
-    search: Search,
+    graph: Graph, open_candidates: Callable[[Graph], Opened], target: Target, search: Search
 ) -> list[Way]:
     """Return the ways to compute a graph that are searched.
 
     Fused ops that may be split further if they are expanded are searched both ways, and so are ops
     that cannot be split over all devices, and compute the same in ways that can, or with less work.
-    Arguments are those of `solve`.
+
+    Args:
+        graph: the graph.
+        open_candidates: returns what may be split in a graph that computes the same.
+        target: whose kernels run it, and whose hardware prices the choices.
+        search: what is searched for.
     """
-    opened = _open_candidates(graph, mesh, layouts, target, pads, search)
+    opened = open_candidates(graph)
     graph, given, candidates = opened
     graphs: list[Graph] = []
     if expandable := find_expandable(candidates, graph, given):
@@ -217,14 +221,13 @@ def _list_ways(
     looks_into = target.hardware.execution.lays_out
     if confined := find_confined(candidates, graph, given, looks_into=looks_into):
         graphs += [substitute(graph, confined, way) for way in range(WAYS)]
-    others = (_open_candidates(g, mesh, layouts, target, pads, search) for g in graphs)
     prices: dict[Mesh, MovePrices] = search.known.prices  # most ways move the same
     refuses = search.refuses if search.has_refusals else None
     ways = []
-    for graph, given, candidates in (opened, *others):
+    for graph, given, candidates in (opened, *map(open_candidates, graphs)):
         finer = given.mesh
         if finer not in prices:
-            prices[finer] = MovePrices(Resharder(finer, target.hardware, pads, refuses))
+            prices[finer] = MovePrices(Resharder(finer, target.hardware, given.pads, refuses))
         ways.append(Way(graph, given, candidates, prices[finer]))
     return ways
 
