@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mithril.cost import SIMULATED
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather, AllReduce, AllToAll, ReduceScatter, collective_of
-from mithril.partition.widen_sums import widen_sums
+from mithril.partition.widen_reductions import widen_reductions
 from mithril.plan import Execution, Program
 from mithril.plan.issued import Row
 from mithril.types import DType, TensorType
@@ -157,7 +157,7 @@ def compare_on(backend: str, case: Case, seed: int) -> None:
     wanted, _ = execute(case.program(), values)
     engine = opened(backend, **case.mesh.sizes).engine
     execution = Execution(compares_wide=engine.execution.compares_wide)
-    rewritten = widen_sums(rewritten, replace(SIMULATED, execution=execution))
+    rewritten = widen_reductions(rewritten, replace(SIMULATED, execution=execution))
     whole = {name: np.concatenate(parts) for name, parts in values.items()}
     handles = [
         engine.put(port.type, port.sharding, lambda box, name=port.name: whole[name][box].copy())

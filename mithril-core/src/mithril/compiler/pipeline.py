@@ -46,7 +46,7 @@ from mithril.partition.order_updates import order_updates
 from mithril.partition.partition import Partitioned, partition_parts
 from mithril.partition.pipeline.stacked_parameters import cut_layouts, cut_names
 from mithril.partition.replicas import split_replicas
-from mithril.partition.widen_sums import widen_sums
+from mithril.partition.widen_reductions import widen_reductions
 from mithril.plan import Plan, Program
 from mithril.plan.proof import prove_order
 from mithril.sharding import Layout, Search
@@ -154,10 +154,10 @@ def _make_plan(graph: Graph, request: Request, target: Target, options: PlanOpti
     if search is None:
         return replace(_finish_plan(parts, request, target, options), search=request.searched)
     known: dict[Hashable, Plan] = search.known.plans  # other searches find the same
-    signature = parts.signature()
-    if signature not in known:
-        known[signature] = _finish_plan(parts, request, target, options)
-    return replace(known[signature], search=parts.plan.search or request.searched)
+    key = tuple(map(id, parts.locals))  # of equal choices they are the same objects
+    if key not in known:
+        known[key] = _finish_plan(parts, request, target, options)
+    return replace(known[key], search=parts.plan.search or request.searched)
 
 
 def _finish_plan(
@@ -347,8 +347,8 @@ def bucket(program: Program, target: Target, options: PlanOptions) -> Program:
 
 
 def widen(program: Program, target: Target, options: PlanOptions) -> Program:
-    """Take sums of 16-bit floats over devices in float32."""
-    return widen_sums(program, target.hardware)
+    """Take reductions of 16-bit floats over devices in float32."""
+    return widen_reductions(program, target.hardware)
 
 
 def use_algorithms(program: Program, target: Target, options: PlanOptions) -> Program:

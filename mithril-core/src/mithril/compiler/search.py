@@ -19,6 +19,7 @@ from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target, predict_timeline
 from mithril.errors import PlanError
 from mithril.plan import Plan
+from mithril.plan.search import SearchResult
 from mithril.sharding import MEMORY, Known, Search
 from mithril.sharding.search import ANNOTATIONS, DATA, FULLY_SHARDED, MIXED, THROUGHPUT
 from mithril.units import format_bytes, format_seconds
@@ -180,10 +181,22 @@ def _choose_by_timeline(
     in_turn = replace(best.search, cost=best.search.seconds / PICOSECOND)
     first = found.search
     if best.search.space == FULLY_SHARDED:  # has gradients go where they go in no other space
-        sharded = plan_for(replace(search, spaces=(FULLY_SHARDED,))).search
-        assert sharded is not None, "it was searched for"
-        first = replace(first, bound=min(first.bound, sharded.bound))
+        first = replace(first, bound=min(first.bound, _find_bound(best.search, plan_for, search)))
     return replace(best, search=in_turn.against(first), notes=(*best.notes, why))
+
+
+def _find_bound(
+    hidden: SearchResult, plan_for: Callable[[Search | None], Plan], search: Search
+) -> float:
+    """Return what nothing costs less than one after another in the space of a result.
+
+    What was left out of a cost only makes it less, so a bound without it is one, if a low one.
+    """
+    try:
+        found = plan_for(replace(search, spaces=(hidden.space,))).search
+    except PlanError:  # a search within limits ends, and may have met nothing
+        return hidden.bound
+    return hidden.bound if found is None else found.bound
 
 
 def _list_tries(search: Search, axes: int, variables: int) -> list[tuple[float, tuple[str, ...]]]:

@@ -214,13 +214,6 @@ class Partitioned:
             found.update(part.solution.layouts)
         return found
 
-    def signature(self) -> Hashable:
-        """Return what is equal for parts of one graph that make equal plans, searches aside.
-
-        Options of searches that share prices are the same objects.
-        """
-        return tuple(part.solution.signature() for part in self._parts)
-
     @property
     def placement(self) -> Placement:
         """What runs where, and in how many micro-batches."""

@@ -79,7 +79,10 @@ class Solution:
         return {value: home for value, home in homes if home is not None}
 
     def signature(self) -> Hashable:
-        """Return what is equal for solutions of one graph whose programs are equal."""
+        """Return what is equal for solutions of one graph whose programs are equal.
+
+        Options of searches that share prices are the same objects.
+        """
         nodes, values = self.choice.options, self.choice.homes
         return (
             tuple(node.op for node in nodes), tuple(map(id, nodes.values())),

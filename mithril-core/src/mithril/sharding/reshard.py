@@ -199,7 +199,7 @@ class Resharder:
         return DType.bfloat16 if is_wider else DType.int8
 
     def _find_exchanged(self, move: Move, type: TensorType) -> TensorType:
-        """Return the type in which a move is carried out: see `partition/widen_sums.py`."""
+        """Return the type in which a move is carried out: see `partition/widen_reductions.py`."""
         if MICRO in move.axes:
             return type
         reduction = move.before.reduction_of(move.axes[0]) or "sum"

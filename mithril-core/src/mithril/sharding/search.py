@@ -42,7 +42,7 @@ class Known:
         rules: of nodes.
         ways: to compute the graph, by what they depend on.
         parts: laid out and localised, by what was chosen of them.
-        plans: by the same.
+        plans: by the programs of their parts.
     """
 
     prices: dict[Mesh, Any] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from mithril.plan import Execution, Program
 from mithril.types import DType
 
 
-def widen_sums(program: Program, hardware: Hardware) -> Program:
+def widen_reductions(program: Program, hardware: Hardware) -> Program:
     """Return the program with its reductions of 16-bit floats over devices in float32.
 
     Args:
