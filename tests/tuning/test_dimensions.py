@@ -24,6 +24,7 @@ def test_hidden_units_are_columns_of_one_weight_and_rows_of_the_next() -> None:
     assert hidden.parameters == {"up.weight": 0, "up.bias": 0, "down.weight": 1}
     assert hidden.size == 64
     assert hidden.bytes == 8 * 8 * 4  # the second product is a sum over them
+    assert (hidden.sums, hidden.gradient_sums) == (1, 1)
     (chosen,) = choose_families(tuned.families, 4)
     assert chosen == hidden
 
@@ -40,6 +41,9 @@ def test_heads_hidden_units_and_vocabulary_of_a_transformer() -> None:
     assert hidden.parameters == {
         "blocks.mlp.up.weight": 1, "blocks.mlp.gate.weight": 1, "blocks.mlp.down.weight": 2,
     }  # fmt: skip
+    layers, width, ids = 4, 64, 16 * 32
+    assert heads.sums == heads.gradient_sums == layers  # queries, keys and values read one input
+    assert heads.bytes == heads.gradient_bytes == layers * ids * width * 4
     chosen = choose_families(tuned.families, 4)
     split = {name for family in chosen for name in family.parameters}
     assert split == {*heads.parameters, *hidden.parameters, "embed.weight", "head.weight"}

@@ -319,6 +319,23 @@ def test_stages_compute_products_of_their_whole_size() -> None:
     assert seconds[0] == pytest.approx(seconds[1])
 
 
+def test_micro_batches_start_each_sum_anew_and_add_up_gradients() -> None:
+    tuned = tune("mlp")
+    tensor = Config((AxisRole("tensor", 4, Role.tensor),))
+    data = Config((AxisRole("data", 4, Role.data),))
+    start, _ = tuned.find_link("all_reduce", ("tensor",), tensor.axes)
+
+    def spend(config: Config, times: int) -> float:
+        return _Estimator(tuned, replace(config, microbatches=times))._communicate()[0]
+
+    # Each has a sum in its forward, and one in its backward.
+    assert spend(tensor, 8) - spend(tensor, 1) == pytest.approx(7 * 2 * start)
+    assert spend(data, 8) == spend(data, 1)  # what is added up is summed once
+    added = 3 * tuned.parameter_bytes / tuned.hardware.memory_bandwidth
+    once, often = (_Estimator(tuned, replace(data, microbatches=n))._accumulate() for n in (1, 8))
+    assert (once, often) == (0.0, pytest.approx(7 * added))
+
+
 @pytest.mark.slow
 def test_a_plan_corrects_the_estimates_of_its_kind() -> None:
     tuned = tune("deep")

@@ -20,6 +20,8 @@ BACKWARD = 2
 """The backward of a product is two products of its size."""
 EXPOSED = 0.1
 """Of what goes to other stages so much is waited for, though there is work beside it."""
+ADDED = 3
+"""What adds to a gradient reads two of its size and writes one."""
 KEPT = {"none": (1.0, 1.0), "selective": (0.4, 0.6), "all": (0.06, 0.0)}
 """Which parts of results, and of what is gathered for products, live until the backward."""
 
@@ -75,7 +77,7 @@ class _Estimator:
         # What goes on to the next stage travels beside what is computed, as far as that lasts.
         passed = max(EXPOSED * passed, passed - compute * fill)
         return Estimate(
-            seconds=compute * fill + communication + passed,
+            seconds=compute * fill + self._accumulate() + communication + passed,
             memory=memory,
             bytes=sent,
             least_seconds=least * fill,
@@ -111,20 +113,32 @@ class _Estimator:
         kernels = starts / self.config.size(Role.pipeline) * self.hardware.kernel_seconds
         return products + moved / self.hardware.memory_bandwidth + kernels
 
+    def _accumulate(self) -> float:
+        """Seconds to add each micro-batch's gradients to those of the others."""
+        if self.tuned.is_forward:
+            return 0.0
+        times = ADDED * (self.config.microbatches - 1)
+        moved = times * self.tuned.parameter_bytes / self._parameter_parts()
+        return moved / self.hardware.memory_bandwidth
+
     def _communicate(self) -> tuple[float, float]:
         """Seconds and bytes of what devices exchange."""
         seconds = sent = 0.0
         config, tensor = self.config, self.config.names(Role.tensor)
         part = config.size(Role.data, Role.context, Role.pipeline)
+        pieces = config.microbatches / config.size(Role.pipeline)
         for family in self.families if tensor else ():
-            nbytes = (family.summed_bytes if not self.tuned.is_forward else family.bytes) / part
-            seconds += self._exchange(AllReduce.name, nbytes, tensor)
-            sent += nbytes
+            nbytes, sums = family.summed_bytes, family.sums + family.gradient_sums
+            if self.tuned.is_forward:
+                nbytes, sums = family.bytes, family.sums
+            seconds += self._exchange(AllReduce.name, nbytes / part, tensor, sums * pieces)
+            sent += nbytes / part
         context, sequence = config.names(Role.context), find_sequence(self.tuned)
         if context and sequence is not None:
             others = config.size(Role.data, Role.pipeline, Role.tensor)
             nbytes = int(self.passes * sequence.whole_bytes / others)
-            seconds += self._exchange(AllGather.name, nbytes, context)
+            reads = self.passes * sequence.whole_reads * pieces
+            seconds += self._exchange(AllGather.name, nbytes, context, reads)
             sent += nbytes
         replicas = config.names(Role.data, Role.context)
         if replicas and not self.tuned.is_forward:
@@ -150,10 +164,12 @@ class _Estimator:
         start, per_byte = self.tuned.find_link(Permute.name, axes, config.axes)
         return times * config.microbatches * start + nbytes * per_byte, nbytes
 
-    def _exchange(self, kind: str, nbytes: float, axes: tuple[str, ...]) -> float:
-        """Return the seconds of all exchanges of a kind together, as large ones."""
+    def _exchange(
+        self, kind: str, nbytes: float, axes: tuple[str, ...], times: float = 1.0
+    ) -> float:
+        """Return the seconds of some exchanges of a kind, which have so many bytes together."""
         start, per_byte = self.tuned.find_link(kind, axes, self.config.axes)
-        return start + nbytes * per_byte
+        return times * start + nbytes * per_byte
 
     def _find_spread(self) -> float:
         """Return the share of the bytes of activations that a device of a tensor axis has."""

@@ -36,9 +36,12 @@ class Family:
         size: what it is split over has to divide this.
         flops: operations of products in a forward that are divided where it is split.
         bytes: of the results that are sums over it, in a forward.
+        sums: how many of them there are.
         gradient_bytes: of the gradients that are, in a backward.
+        gradient_sums: how many of them there are.
         result_bytes: of all results in a forward that have a dimension in it.
         whole_bytes: of what ops read along it that need all of it, or exchange parts of it.
+        whole_reads: how many of them there are.
         is_stack: whether it only stacks equal things, such as experts.
         is_whole_somewhere: whether an op needs all of it.
         repeats: names of parameters that have several dimensions in it, and cannot be split so.
@@ -50,9 +53,12 @@ class Family:
     size: int
     flops: float = 0.0
     bytes: float = 0.0
+    sums: int = 0
     gradient_bytes: float = 0.0
+    gradient_sums: int = 0
     result_bytes: float = 0.0
     whole_bytes: float = 0.0
+    whole_reads: int = 0
     is_stack: bool = False
     is_whole_somewhere: bool = False
     repeats: tuple[str, ...] = ()
@@ -74,9 +80,11 @@ class _Tally:
     size: int = 0
     flops: float = 0.0
     bytes: float = 0.0
-    gradient_bytes: float = 0.0
+    sums: int = 0
+    gradients: dict[Value, int] = field(default_factory=dict)
     result_bytes: float = 0.0
     whole_bytes: float = 0.0
+    whole_reads: int = 0
     is_whole: bool = False
 
 
@@ -152,7 +160,9 @@ def _count(tally: _Tally, node: Node, times: int, rule: Rule, factor: str) -> No
     """Add what splitting a factor does at a node."""
     if factor in rule.whole or factor in rule.special:
         for value, dims in zip(node.inputs, rule.operands, strict=True):
-            tally.whole_bytes += times * value.type.nbytes * any(factor in dim for dim in dims)
+            is_read = any(factor in dim for dim in dims)
+            tally.whole_bytes += times * value.type.nbytes * is_read
+            tally.whole_reads += times * is_read
     if _is_whole(rule, factor):
         tally.is_whole = True
         return
@@ -168,9 +178,11 @@ def _count(tally: _Tally, node: Node, times: int, rule: Rule, factor: str) -> No
     for value, dims in zip(node.outputs, rule.results, strict=True):
         if not any(factor in dim for dim in dims):
             tally.bytes += times * value.type.nbytes
+            tally.sums += times
     for value, dims in zip(node.inputs, rule.operands, strict=True):
-        if not any(factor in dim for dim in dims):  # its gradient is a sum over the factor
-            tally.gradient_bytes += times * value.type.nbytes
+        if not any(factor in dim for dim in dims):
+            # Its gradient is a sum over the factor: one, however many products read it.
+            tally.gradients[value] = times
 
 
 def _gather(
@@ -203,8 +215,10 @@ def _gather(
         found.append(
             Family(
                 dict(named), dict(inputs.get(root, [])), dict(values.get(root, [])), tally.size,
-                tally.flops, tally.bytes, tally.gradient_bytes, tally.result_bytes,
-                tally.whole_bytes, is_stack=bool(stacked) and all(stacked),
+                tally.flops, tally.bytes, tally.sums,
+                sum(float(times * value.type.nbytes) for value, times in tally.gradients.items()),
+                sum(tally.gradients.values()), tally.result_bytes,
+                tally.whole_bytes, tally.whole_reads, is_stack=bool(stacked) and all(stacked),
                 is_whole_somewhere=tally.is_whole,
                 repeats=tuple(sorted({name for name in names if names.count(name) > 1})),
             )
