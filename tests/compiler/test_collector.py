@@ -36,6 +36,23 @@ def test_it_pauses_while_a_plan_is_made(monkeypatch: pytest.MonkeyPatch) -> None
     assert gc.isenabled()
 
 
+def test_it_pauses_while_a_step_is_made() -> None:
+    seen: list[bool] = []
+
+    def choose_rate(step: ml.Array) -> float:
+        seen.append(gc.isenabled())
+        return 0.1
+
+    model = ml.Model()
+    model |= ml.Linear(1, name="line")(input="x", output="y")
+    model += ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    ml.train_step(
+        model, ml.NumpyBackend(), ml.optim.sgd(choose_rate), shapes={"x": (4, 2), "t": (4, 1)}
+    )
+    assert seen and not any(seen)
+    assert gc.isenabled()
+
+
 def test_it_goes_on_after_an_error() -> None:
     with pytest.raises(KeyError), pause_collector():
         raise KeyError

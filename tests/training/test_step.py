@@ -12,6 +12,7 @@ import pytest
 from mithril import P
 from mithril.compiler import pipeline
 from mithril.errors import OptionError
+from mithril.runtime import tracer
 
 from tests.conformance.engines import BACKENDS, opened
 from tests.profiles import quick
@@ -464,6 +465,21 @@ def test_numbers_of_a_state_that_begin_alike_are_apart(backend: str) -> None:
     for batch in batches(2):
         state, _ = step(state, batch)
     assert [state.optimizer[n]["count"].item() for n in (0, 2)] == [2, 2]
+
+
+def test_a_model_is_traced_once_for_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = []
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        traced.append(arguments)
+        return trace(*arguments, **options)
+
+    trace = tracer.trace
+    monkeypatch.setattr(tracer, "trace", count)
+    ml.train_step(
+        model(), ml.NumpyBackend(ml.Mesh(data=2)), ml.optim.sgd(RATE), shapes=shapes(), zero=3
+    )
+    assert len(traced) == 1
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

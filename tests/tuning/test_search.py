@@ -379,6 +379,18 @@ def test_each_use_of_the_mesh_is_planned_where_plans_are_measured() -> None:
     assert len(all_uses.choose_to_measure(2)) == 2
 
 
+@pytest.mark.slow
+def test_sequences_between_layers_are_measured_split_and_whole() -> None:
+    """A start of a collective may cost more than what splitting them saves; a clock tells."""
+    tuned = tune("gpt")
+    search = Search(tuned, patience=1, searches=False, measures=True)
+    search.run(list_configs(tuned, "mixed", 4))
+    chosen = [candidate.config for candidate in search.choose_to_measure(16)]
+    split = [config for config in chosen if config.splits_stream]
+    assert split
+    assert any(replace(c, splits_stream=False).use in {o.use for o in chosen} for c in split)
+
+
 def test_without_an_optimizer_no_gradients_are_scattered_for_nothing() -> None:
     configs = list_configs(tune("mlp"), "mixed_parallel", 4)
     assert {config.zero for config in configs} == {0, 3}

@@ -41,14 +41,28 @@ from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings
 from mithril.runtime.sharing import Shared
 from mithril.runtime.specification import read_kind
+from mithril.runtime.tracer import Tracer
 from mithril.runtime.unplaced import PendingArray
 from mithril.runtime.zero import Zero
 
 
 class CompiledModel(PlanReports, Shared):
-    """A model ready to run on a backend; made by `compile`."""
+    """A model ready to run on a backend; made by `compile`.
 
-    def __init__(self, model: Composition | Layer, backend: Backend, settings: Settings) -> None:
+    Args:
+        model: the snapshot of a model, or a layer.
+        backend: where it runs.
+        settings: how it is planned.
+        tracer: of the model, on the backend; None for one of its own.
+    """
+
+    def __init__(
+        self,
+        model: Composition | Layer,
+        backend: Backend,
+        settings: Settings,
+        tracer: Tracer | None = None,
+    ) -> None:
         self.backend = backend
         self.settings = settings
         self.inputs: tuple[str, ...] = tuple(input_names(model))
@@ -59,7 +73,10 @@ class CompiledModel(PlanReports, Shared):
             backend.engine, settings.memory_planning, ranges=settings.partition_hooks
         )
         self._shardings: ParameterShardings[Evaluation] = ParameterShardings(self.parameters)
-        self._planner = Planner(model, backend, self.engine, settings, self._shardings)
+        self._planner = Planner(
+            model, backend, self.engine, settings, self._shardings,
+            tracer or Tracer(model, backend),
+        )  # fmt: skip
         names = (self.inputs, self.outputs, self.parameters)
         self._pure_programs = PurePrograms(model, settings, self._planner)
         self._evaluator = Evaluator(backend, self._planner, settings, *names)
@@ -371,7 +388,8 @@ class CompiledModel(PlanReports, Shared):
 
     def _with(self, **settings: Any) -> CompiledModel:
         """Return the same model with other settings."""
-        return CompiledModel(self._model, self.backend, replace(self.settings, **settings))
+        changed, tracer = replace(self.settings, **settings), self._planner.tracer
+        return CompiledModel(self._model, self.backend, changed, tracer)
 
     def ask(self, seeded: tuple[str, ...], inputs: Sequence[Kind]) -> Asked:
         """Return what would be planned for inputs of some kinds, parameters lying as said.

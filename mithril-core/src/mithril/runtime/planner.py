@@ -26,7 +26,6 @@ from mithril.models.trace import (
     input_names,
     main_output_names,
     parameter_names,
-    trace,
 )
 from mithril.models.trace_context import SEED
 from mithril.partition.pipeline import Placement
@@ -35,7 +34,7 @@ from mithril.runtime.array import Kind
 from mithril.runtime.asked import ArgumentKinds, Asked, Evaluation
 from mithril.runtime.backend import Backend
 from mithril.runtime.call import Bindings, Bound, Interface, bind, says_sharding
-from mithril.runtime.capture import Captured, convert_on, layout_of
+from mithril.runtime.capture import Captured, layout_of
 from mithril.runtime.host_indices import find_index_uses
 from mithril.runtime.layer_placement import place_layers
 from mithril.runtime.lru import LRUCache
@@ -43,6 +42,7 @@ from mithril.runtime.model_layouts import ModelLayouts
 from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.searching import join_annotations
 from mithril.runtime.settings import Settings
+from mithril.runtime.tracer import Tracer, Types
 from mithril.transform import cotangent_name, gradient_of, output_types
 from mithril.types import Shape, TensorType
 
@@ -50,7 +50,7 @@ Seeded = tuple[str, ...] | None
 NOTHING: frozenset[str] = frozenset()
 """Names of what a call gives up besides what every call does."""
 KEPT = 256
-"""How many traces and plans a compiled model keeps."""
+"""How many plans a compiled model keeps."""
 
 
 class Planner:
@@ -62,6 +62,7 @@ class Planner:
         engine: of the backend, as the settings want it.
         settings: how it is planned.
         shardings: where the parameters lie that nobody has placed otherwise.
+        tracer: of the model, on the backend.
 
     Raises:
         ShardingError: a pattern of `model.shard` matches nothing.
@@ -74,6 +75,7 @@ class Planner:
         engine: Engine,
         settings: Settings,
         shardings: ParameterShardings[Evaluation],
+        tracer: Tracer,
     ) -> None:
         check_patterns(model)
         self._placement_spec = placement_spec_of(component_of(model))
@@ -85,7 +87,8 @@ class Planner:
         self.backend = backend
         self._engine = engine
         self._settings = settings
-        self._traces: LRUCache[tuple[tuple[str, TensorType], ...], Traced] = LRUCache(KEPT)
+        self._traces: LRUCache[Types, Traced] = LRUCache(KEPT)
+        self.tracer = tracer
         self.shardings = shardings
 
     @property
@@ -108,18 +111,11 @@ class Planner:
         """Return who reads an input, and the output that was probably meant."""
         return explain_missing(component_of(self._model), name)
 
-    def trace(self, types: tuple[tuple[str, TensorType], ...]) -> Traced:
-        """Return the graph for inputs of some types, traced at its first use."""
+    def trace(self, types: Types) -> Traced:
+        """Return the graph for inputs of some types, with all that is said of its parameters."""
         traced = self._traces.get(types)
         if traced is None:
-            settings = self._settings
-            traced = trace(
-                self._model,
-                dict(types),
-                inference=settings.inference,
-                precision=settings.plan.precision,
-                convert=convert_on(self.backend, "a layer", settings.plan.precision.default),
-            )
+            settings, traced = self._settings, self.tracer.trace(types, self._settings)
             traced = replace(
                 traced,
                 at_rest={**traced.at_rest, **settings.at_rest},
@@ -132,7 +128,7 @@ class Planner:
             self._traces.put(types, traced)
         return traced
 
-    def output_types(self, types: tuple[tuple[str, TensorType], ...]) -> dict[str, TensorType]:
+    def output_types(self, types: Types) -> dict[str, TensorType]:
         """Return the types of the outputs for inputs of some types, as the precision has them."""
         return output_types(self.trace(types).graph, self._settings.plan.precision)
 
@@ -149,7 +145,9 @@ class Planner:
 
     def planning_as(self, settings: Settings) -> Planner:
         """Return a planner of the same model, whose parameters lie as is decided for this one."""
-        return Planner(self._model, self.backend, self._engine, settings, self.shardings)
+        return Planner(
+            self._model, self.backend, self._engine, settings, self.shardings, self.tracer
+        )
 
     def bind(
         self, seeded: Seeded, kinds: Sequence[Kind], donated: frozenset[str] = NOTHING

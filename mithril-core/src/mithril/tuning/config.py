@@ -122,7 +122,8 @@ class Config:
     def use(self) -> tuple[object, ...]:
         """What the mesh is used for: over how many devices each role goes, and what is besides."""
         sizes = tuple((role, self.size(role)) for role in Role)
-        return sizes, self.stages > 1, self.zero > 0, self.has_experts, self.is_searched
+        is_split = self.has_experts, self.splits_stream, self.is_searched
+        return sizes, self.stages > 1, self.zero > 0, is_split
 
     def __str__(self) -> str:
         said = [self.kind]

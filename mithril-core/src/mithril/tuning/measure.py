@@ -33,7 +33,7 @@ from mithril.tuning.progress import Progress
 from mithril.tuning.record import Measurement, Record, make_key
 from mithril.units import format_seconds
 
-MOST = 12
+MOST = 16
 """How many strategies are measured."""
 TURNS = 12
 """So often those are run that are about as fast as the best."""

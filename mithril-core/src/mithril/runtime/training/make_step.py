@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mithril.compiler.collector import pause_collector
 from mithril.compiler.compression_options import check_names, read_compression
 from mithril.compiler.options import refuse_of_other
 from mithril.errors import (
@@ -140,6 +141,7 @@ def train_step(
     return make(compiled.with_axes(*as_given.choose_axes(make(as_given).plan)))
 
 
+@pause_collector()
 def _make(
     compiled: CompiledModel,
     optimizer: Optimizer | Diloco,
