@@ -145,6 +145,8 @@ def _keeps(before: str, after: str) -> bool:
     """Return whether who relies on a line can rely on another in its place."""
     if before == after or before.startswith(("deprecated ", "BACKEND_API ")):
         return True
+    if after == f"{before.replace(': ', ': ClassVar[', 1)}]":  # read alike, and overridden alike
+        return True
     if not (before.startswith("def ") and after.startswith("def ")) or REQUIRED in before:
         return False
     old, new = _parameters(before), _parameters(after)

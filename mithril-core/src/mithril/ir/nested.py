@@ -25,7 +25,7 @@ class Nested(Op):
     body: Graph
 
     @property
-    def bodies(self) -> tuple[Graph, ...]:
+    def bodies(self) -> tuple[Graph, ...]:  # type: ignore[override]  # one for each op
         """The body."""
         return (self.body,)
 

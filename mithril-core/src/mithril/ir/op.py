@@ -146,6 +146,8 @@ class Op:
     """Operands that are used as indices: they must be in range in the padding of a shard, too."""
     overwrites: ClassVar[tuple[tuple[int, int], ...]] = ()
     """(operand, result): an engine may make one in the memory of the other if that is given up."""
+    bodies: ClassVar[tuple[Graph, ...]] = ()
+    """The graphs that the op runs; see the module's text. No property, as all passes ask for it."""
     origin: ClassVar[str] = ""
     """Where a user defined the op: the same place may define it again."""
 
@@ -225,11 +227,6 @@ class Op:
         """Return the op that computes the same where nothing is said about the mesh."""
         del outputs
         return self
-
-    @property
-    def bodies(self) -> tuple[Graph, ...]:
-        """The graphs that the op runs; see the module's text."""
-        return ()
 
     def with_bodies(self, bodies: Sequence[Graph]) -> Op:
         """Return the op with other bodies, one for each it has."""

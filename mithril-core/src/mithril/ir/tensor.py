@@ -7,7 +7,7 @@ the builder's current scope, source and phase.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
@@ -206,7 +206,6 @@ class Builder:
         builder._nodes = list(graph.nodes)
         return builder
 
-    @contextmanager
     def at(
         self,
         *,
@@ -214,32 +213,22 @@ class Builder:
         source: Source | None = None,
         phase: Phase | None = None,
         cause: Cause | None = None,
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Stamp the nodes made inside with a scope, source, phase or cause."""
         before = self._stamp
-        self._stamp = _Stamp(
+        stamp = _Stamp(
             before.scope if scope is None else scope,
             before.source if source is None else source,
             before.phase if phase is None else phase,
             cause,
         )
-        try:  # no context inside another one: this is entered for every node
-            yield
-        finally:
-            self._stamp = before
+        return _Stamped(self, stamp)
 
-    @contextmanager
-    def like(self, node: Node) -> Iterator[None]:
+    def like(self, node: Node) -> AbstractContextManager[None]:
         """Stamp the nodes made inside as another node is stamped, whatever the current stamp is."""
-        before = self._stamp
-        self._stamp = _Stamp(node.scope, node.source, node.phase, node.cause)
-        try:
-            yield
-        finally:
-            self._stamp = before
+        return _Stamped(self, _Stamp(node.scope, node.source, node.phase, node.cause))
 
-    @contextmanager
-    def within(self, name: str, *, is_wrapper: bool = False) -> Iterator[None]:
+    def within(self, name: str, *, is_wrapper: bool = False) -> AbstractContextManager[None]:
         """Stamp the nodes made inside with a scope inside the current one.
 
         Args:
@@ -250,8 +239,7 @@ class Builder:
         outer = self._stamp.scope
         is_here = outer == name or outer.endswith(f".{name}")
         inner = f"{outer}.{name}" if outer else name
-        with self.at(scope=outer if is_wrapper and is_here else inner):
-            yield
+        return self.at(scope=outer if is_wrapper and is_here else inner)
 
     def input(self, type: TensorType, name: str) -> Tensor:
         """Add a graph input."""
@@ -371,6 +359,22 @@ class Builder:
         """Close the graph with these outputs."""
         values = {name: tensor.value for name, tensor in outputs.items()}
         return Graph(tuple(self._inputs), tuple(self._nodes), values)
+
+
+class _Stamped:
+    """A context in which a builder has another stamp; no generator, as passes enter one a node."""
+
+    __slots__ = ("_builder", "_other")
+
+    def __init__(self, builder: Builder, stamp: _Stamp) -> None:
+        self._builder, self._other = builder, stamp
+
+    def __enter__(self) -> None:
+        builder = self._builder
+        builder._stamp, self._other = self._other, builder._stamp
+
+    def __exit__(self, *_: object) -> None:
+        self._builder._stamp = self._other
 
 
 class _Stamp:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -217,7 +217,7 @@ class StepPlanner:
         traced = asked.traced
         kept = [name.removeprefix(NEXT) for name in update.outputs if name.startswith(NEXT)]
         passed = tuple(name for name in self._compiled.parameters if name not in kept)
-        _check_names([STEP, *state.types], (*self.inputs, *self._compiled.parameters))
+        _check_names([STEP, *state.types], {*self.inputs, *self._compiled.parameters})
         metrics = {name: name for name in told}
         measured = [name for name in update.outputs if name.startswith(METRIC)]
         metrics = {name.removeprefix(METRIC): name for name in measured} | metrics
@@ -292,7 +292,7 @@ def _keep_compression(bound: Bound[StepSource]) -> Bound[StepSource]:
     return replace(bound, interface=interface.donating(source.kept))
 
 
-def _check_names(kept: Sequence[str], of_model: Sequence[str]) -> None:
+def _check_names(kept: Sequence[str], of_model: Collection[str]) -> None:
     for name in kept:
         if name in of_model:
             raise GraphError(
