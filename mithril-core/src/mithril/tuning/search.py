@@ -149,19 +149,12 @@ class Search:
     def _plan_each_use(self, limit: float) -> None:
         """Plan the simplest of the best estimates of each use of the mesh, unless it was planned.
 
-        That is with sequences between layers split, and with them whole, which nothing varied yet
-        but of the best.
-
         Args:
             limit: what an estimate may cost at most.
         """
+        self._consider_whole_sequences()
         objective, done = self.tuned.objective, set[object]()
         planned = {candidate.config for candidate in self.planned}
-        whole = (replace(candidate.config, splits_stream=False) for candidate in self.waiting)
-        more = self._order(config for config in dict.fromkeys(whole) if config not in self._seen)
-        self._seen |= {candidate.config for candidate in more}
-        self.waiting, self.unplanned = [*self.waiting, *more], [*self.unplanned, *more]
-        self.considered += len(more)
         for candidate in sorted(self.waiting, key=self._rank_simple):
             config = candidate.config
             if config in planned:
@@ -172,6 +165,14 @@ class Search:
                 break
             if config not in self._refused and self._take_up(candidate):
                 done.add(config.use)
+
+    def _consider_whole_sequences(self) -> None:
+        """Add what leaves sequences between layers whole, where the space has them split."""
+        whole = (replace(candidate.config, splits_stream=False) for candidate in self.waiting)
+        more = self._order(config for config in dict.fromkeys(whole) if config not in self._seen)
+        self._seen |= {candidate.config for candidate in more}
+        self.waiting, self.unplanned = [*self.waiting, *more], [*self.unplanned, *more]
+        self.considered += len(more)
 
     def _take_up(self, candidate: Candidate) -> bool:
         """Plan what was left out, for its bound or for want of time; return whether it can be."""
