@@ -2,9 +2,9 @@
 
 Twenty models, five meshes and two profiles of hardware: `auto_partition` lays out each model of which
 nothing is said, and the same model is compiled as each of seventeen recipes says (`recipe_strategies`).
-Two figures are compared: seconds of work and collectives one after another, which is what a search
-makes least, and those of the finished plan, whose collectives travel together and beside work. The
-search may not be above any recipe in the first.
+Two figures are compared: seconds of the finished plan, whose collectives travel together and beside
+work, and those of work and collectives one after another, of which a search knows the least. The
+search may not be above any recipe in the first, nor in the second but for a gap that it tells.
 
     python -m benchmarks.recipes [--models …] [--meshes …] [--hardware …] [--seed N] [--worst N]
 """
@@ -85,8 +85,9 @@ class Row:
 
     @property
     def is_met(self) -> bool:
-        """Whether the search is not above any recipe, but for a gap that it tells."""
-        return self.ratio("in_turn") * (1 - self.found.gap) <= 1 + ALLOWED
+        """Whether the search is not above any recipe, one after another but for a gap it tells."""
+        in_turn = self.ratio("in_turn") * (1 - self.found.gap)
+        return max(in_turn, self.ratio("planned")) <= 1 + ALLOWED
 
     def __str__(self) -> str:
         texts = [

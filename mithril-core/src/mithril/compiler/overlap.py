@@ -15,7 +15,7 @@ from mithril.compiler.decompose import (
     decompose_plan,
     note_parts,
 )
-from mithril.cost import Target
+from mithril.cost import Target, predict_timeline
 from mithril.cost.kernels import OpCosts
 from mithril.cost.liveness import Liveness
 from mithril.cost.streams import Pricing
@@ -68,8 +68,8 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
     limit = _find_limit(plan, target)
     if limit is None and not asked.said and not asked.said_of_chunks:
         limit = find_peak(plan)
-    for candidate in dict.fromkeys((choose_parts(plan, target, pricings, asked), plan)):
-        placed = _place(candidate, pricings, asked)
+    candidates = dict.fromkeys((choose_parts(plan, target, pricings, asked), plan))
+    for placed in _sort_by_time([_place(one, pricings, asked) for one in candidates], target):
         if limit is None or find_peak(placed) <= limit:
             return note_parts(placed, asked)
     assert limit is not None, "without a limit the first is taken"
@@ -96,6 +96,13 @@ def wait_at_once(plan: Plan, target: Target, asked: Overlap) -> Plan:
     costs = OpCosts()
     pricings = [Pricing(s.program.mesh, target.hardware, costs) for s in plan.stages]
     return _place(plan, pricings, replace(asked, strategy=NONE))
+
+
+def _sort_by_time(plans: Sequence[Plan], target: Target) -> Sequence[Plan]:
+    """Return plans, the fastest one first: parts are chosen before anything is placed."""
+    if len(plans) == 1:
+        return plans
+    return sorted(plans, key=lambda plan: predict_timeline(plan, target.hardware).seconds)
 
 
 def _find_limit(plan: Plan, target: Target) -> int | None:

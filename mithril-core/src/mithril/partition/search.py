@@ -178,7 +178,8 @@ def _search(
     """
     start = time.perf_counter()
     known: dict[Hashable, list[Way]] = search.known.ways
-    key = graph, mesh, search.spaces, tuple(layouts.items())
+    where = search.spaces, search.batch_axes, search.rest_axes
+    key = graph, mesh, where, tuple(layouts.items())
 
     def open_candidates(graph: Graph) -> Opened:
         return _open_candidates(graph, mesh, layouts, target, pads, search)

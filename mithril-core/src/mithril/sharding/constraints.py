@@ -23,6 +23,8 @@ from mithril.sharding.search import Search
 
 GRADIENTS = "gradient"
 """What names of gradients begin with."""
+WHOLE = 1, 0
+"""Parts and size of the dimension that is split, where none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,34 @@ class Constraints:
         return self.outputs.get(name, UNSAID)
 
     def list_admitted(self, value: Value, shardings: Sequence[Sharding]) -> tuple[Sharding, ...]:
-        """Return the shardings that a search admits for a value; whole it may always lie."""
-        patterns = () if self.search is None else self.search.whole
-        axes = {axis for pattern, axis in patterns if fnmatchcase(value.name, pattern)}
+        """Return the shardings that a search admits for a value; whole it may always lie.
+
+        A batch or a parameter whose axes are said has the one that splits one dimension over the
+        most of them: the leading one of a batch, the largest that can be of a parameter.
+        """
+        if self.search is None:
+            return tuple(shardings)
+        kept = self._list_unrefused(value, shardings, self.search)
+        axes = self.search.find_axes(value.name) if self.of(value).is_free else None
+        if axes is None:
+            return kept
+        sizes = value.type.shape if value.name in self.search.parameters else value.type.shape[:1]
+        origins = {part.name: part.origin for part in self.mesh.axes}
+
+        def rank(one: Sharding) -> tuple[int, int]:
+            split = [size for size, dim in zip(sizes, one.dims, strict=False) if dim]
+            is_one = len(split) == sum(map(bool, one.dims)) == 1
+            return (self.mesh.product(one.split_axes), split[0]) if is_one else WHOLE
+
+        able = [s for s in kept if axes.issuperset(origins[axis] for axis in s.split_axes)]
+        best = max(able, key=rank, default=None)  # the first of several
+        return kept if best is None or rank(best) == WHOLE else (best,)
+
+    def _list_unrefused(
+        self, value: Value, shardings: Sequence[Sharding], search: Search
+    ) -> tuple[Sharding, ...]:
+        """Return those that split a value over no axis that a search keeps from it."""
+        axes = {axis for pattern, axis in search.whole if fnmatchcase(value.name, pattern)}
         if not axes:
             return tuple(shardings)
         parts = {part.name for part in self.mesh.axes if {part.name, part.origin} & axes}

@@ -286,13 +286,14 @@ class Objective:
 
     def _fix(self, link: Link) -> set[Value]:
         """Keep what lives at rest there: it is fetched, and given back, slice by slice."""
-        resting = self.given.of(link.source).resting
+        resting = self.given.of(link.source).resting or self._find_said_rest(link.source)
         if link.slices and resting is not None:
             self.homes[link.source, link.phase] = (resting,)
             resting_slice = split_slice(resting, link.source.type, self.given.pads)
             self.homes[link.target, Phase.forward] = (resting_slice,)
             return {link.source, link.target}
-        goal = self.given.gradients.get(link.target)
+        followed = self._followed.get(link.target)
+        goal = self.given.gradients.get(link.target) or self._find_said_rest(followed)
         if link.target in self._resting and len(set(self._promised[link.target])) == 1:
             goal = self._promised[link.target][0]
         if link.stacks and goal is not None:
@@ -301,6 +302,12 @@ class Objective:
             self.homes[link.source, Phase.forward] = (resting_slice,)
             return {link.source, link.target}
         return set()
+
+    def _find_said_rest(self, value: Value | None) -> Sharding | None:
+        """Return where a parameter rests in a search by whose axes it has no choice."""
+        search, rests = self.given.search, self.rests.get(value, ()) if value else ()
+        is_said = search is not None and search.rest_axes is not None and len(rests) == 1
+        return rests[0] if is_said else None
 
     def _value_uses(self, value: Value) -> list[ValueUse]:
         return [(value, phase) for phase in Phase if (value, phase) in self.homes]

@@ -75,11 +75,15 @@ class Search:
         refused: kinds of collectives that may not occur.
         whole: patterns of names, and axes over which what they match is not split.
         batches: inputs that are data, whose leading dimension is the batch.
+        cotangents: inputs that are gradients of outputs.
         parameters: inputs that may rest in another sharding than they are computed with.
         stacked: how many leading dimensions of a parameter only stack layers.
         given_up: inputs that a run gives up.
         hidden: the part of the seconds of moves that nobody waits for (of parameters from where
             they rest, and of their gradients) which is not counted.
+        batch_axes: the mesh axes over which batches, and gradients of outputs, come split along
+            their leading dimension, as far as it divides, and no others; None for any.
+        rest_axes: the same of where parameters rest, along their largest dimension.
         known: what it shares with other searches of one graph.
     """
 
@@ -90,10 +94,13 @@ class Search:
     refused: frozenset[str] = frozenset()
     whole: tuple[tuple[str, str], ...] = ()
     batches: frozenset[str] = frozenset()
+    cotangents: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
     stacked: Mapping[str, int] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
     hidden: float = 0.0
+    batch_axes: frozenset[str] | None = None
+    rest_axes: frozenset[str] | None = None
     known: Known = field(default_factory=Known, compare=False, repr=False)
 
     @property
@@ -105,6 +112,12 @@ class Search:
     def has_refusals(self) -> bool:
         """Whether there are collectives that may not occur."""
         return self.all_reduce is not None or bool(self.refused)
+
+    def find_axes(self, name: str) -> frozenset[str] | None:
+        """Return the mesh axes over which an input comes split; None for any."""
+        if name in self.batches or name in self.cotangents:
+            return self.batch_axes
+        return self.rest_axes if name in self.parameters else None
 
     def refuses(self, kind: str, nbytes: int) -> bool:
         """Return whether a collective may not occur."""
