@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
@@ -77,7 +78,9 @@ def test_each_name_is_found_and_explained(name: str) -> None:
 
 
 def test_the_ops_are_all_there() -> None:
-    own = {op.__name__ for op in registry().values() if op.__module__.startswith("mithril.")}
+    """Those of docstrings, which are run in the names of their modules, stay in their examples."""
+    found = [op for op in registry().values() if op.__module__.startswith("mithril.")]
+    own = {op.__name__ for op in found if hasattr(sys.modules[op.__module__], op.__name__)}
     assert own - INSIDE <= set(ops.__all__)
     assert spi.ops is ops
 

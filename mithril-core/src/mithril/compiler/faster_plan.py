@@ -139,11 +139,11 @@ def _list_searches(
     if len(axes) > AXES:
         return [*found, replace(search, hidden=little)]
     found += [replace(data, hidden=share) for share in (TOGETHER, much)]
-    found.append(replace(data, hidden=much, batch_axes=last))
-    found.append(replace(sharded, hidden=much))
+    found += [replace(data, batch_axes=last), replace(sharded, hidden=much)]
     if variables > MANY:
         return found
-    found += [replace(data, hidden=little), replace(sharded, hidden=little), *own]
+    found += [replace(one, hidden=share) for one in (data, sharded) for share in (little, 0.0)]
+    found += own
     return [*found, replace(search, hidden=SOME, batch_axes=others or every)]
 
 
