@@ -313,6 +313,21 @@ def test_batches_are_split_over_all_devices_where_collectives_start_slowly() -> 
     assert plan.timeline().seconds <= 1.05 * data.timeline().seconds
 
 
+def test_the_sum_of_a_loss_travels_with_gradients_where_collectives_start_slowly() -> None:
+    """Nobody waits for it before the end: to gather what it sums would start one collective more."""
+    hardware = ml.Hardware.load("cpu")
+    levels = tuple(replace(level, latency=2e-3, collectives={}) for level in hardware.levels)
+    backend = plan_backend(ml.Mesh(data=2, tensor=2), replace(hardware, levels=levels))
+    model = feed_forward(32, 64, layers=8)
+    model |= ml.MeanSquaredError(name="end")(input="x8", target="t", output="loss")
+    x = (1 << 15, 32)
+    plan = ml.compile(model, backend, auto_partition=True, shapes={"x0": x, "t": x}).plan
+    assert lies(plan, "x0") == P(("data", "tensor"), None)
+    assert [(row.kind, row.axes) for row in plan.collectives()] == [
+        ("all_reduce", ("data", "tensor"))
+    ]
+
+
 def behind_a_slow_network() -> Backend:
     """Two nodes of four devices; what goes between them goes twenty times as slowly."""
     profile = ml.Hardware.load(HARDWARE)

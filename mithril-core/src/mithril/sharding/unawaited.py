@@ -1,7 +1,8 @@
 """Values whose moves nobody waits for.
 
 Parameters are there before they are used, and gradients of them are not used before the update:
-what moves them may go on beside other work. Whatever else moves is needed by the next op.
+what moves them may go on beside other work. So may what only outputs come of, such as the sum of a
+loss, while the backward runs. Whatever else moves is needed by the next op.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from mithril.ir import Phase, Value
+from mithril.ir import Graph, Phase, Value
 from mithril.ir.rewrite import Region
 from mithril.sharding.regions import Link
 
@@ -25,12 +26,26 @@ def find_unawaited(
             waited for.
         parameters: inputs that may rest in another sharding than they are used in.
     """
-    found = set(parameters)
+    parts, found = list(parts), set(parameters)
     for part in parts:
         uses = part.graph.uses()
         made = (node.outputs for node in part.graph.nodes if node.phase == Phase.backward)
         for value in itertools.chain.from_iterable(made):
             if all(user.phase == Phase.update for user, _ in uses.get(value, ())):
                 found.add(value)
+    found.update(_find_final(parts[0].graph))
     handed_on = (link for link in links if not link.stacks and not link.slices)
     return frozenset(found.difference(*((link.source, link.target) for link in handed_on)))
+
+
+def _find_final(graph: Graph) -> set[Value]:
+    """Return what the forward makes and nothing but outputs comes of, beside a backward."""
+    if not any(node.phase == Phase.backward for node in graph.nodes):
+        return set()
+    found, uses = set[Value](), graph.uses()
+    for node in reversed(graph.nodes):
+        users = {user for value in node.outputs for user, _ in uses.get(value, ())}
+        made = (value for user in users for value in user.outputs)
+        if node.phase == Phase.forward and found.issuperset(made):
+            found.update(node.outputs)
+    return found
