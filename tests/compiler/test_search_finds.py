@@ -352,6 +352,7 @@ def test_parameters_rest_split_inside_nodes_where_the_network_between_is_slow() 
             assert {axis for d in range(2) for axis in lies(plan, name).axes(d)} == {"gpu"}
     between = [row for row in plan.collectives() if "node" in row.axes]
     assert {(row.kind, row.axes) for row in between} == {("all_reduce", ("node",))}
+    assert any("batches over 'node', 'gpu', parameters at rest over 'gpu'" in n for n in plan.notes)
     weights = 4 * 2 * 1024 * 4096 * 4
     assert sum(row.bytes for row in between) == weights / 4
     split = ml.TensorSpec((32768, 1024), sharding=P(("node", "gpu")))

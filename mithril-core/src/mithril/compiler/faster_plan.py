@@ -72,8 +72,9 @@ def choose_by_timeline(
         return found
     why = (
         f"a step takes {format_seconds(best.seconds)} by its timeline, found with "
-        f"{best.search.hidden:.0%} of what nobody waits for taken to be hidden; what costs the "
-        f"least one after another takes {format_seconds(longest)}"
+        f"{best.search.hidden:.0%} of what nobody waits for taken to be hidden"
+        f"{_describe_axes(best.search, axes)}; what costs the least one after another takes "
+        f"{format_seconds(longest)}"
     )
     in_turn = replace(best.result, cost=best.result.seconds / PICOSECOND)
     if best.result.space == FULLY_SHARDED:  # has gradients go where they go in no other space
@@ -145,6 +146,16 @@ def _list_searches(
     found += [replace(one, hidden=share) for one in (data, sharded) for share in (little, 0.0)]
     found += own
     return [*found, replace(search, hidden=SOME, batch_axes=others or every)]
+
+
+def _describe_axes(search: Search, axes: Sequence[str]) -> str:
+    """Return over which axes batches come, and parameters rest, split, as far as that was said."""
+    said = ("batches", search.batch_axes), ("parameters at rest", search.rest_axes)
+    return "".join(
+        f", {what} over {', '.join(repr(axis) for axis in axes if axis in over)}"
+        for what, over in said
+        if over is not None
+    )
 
 
 def _is_too_large(other: Plan, found: Plan, donated: Collection[str]) -> bool:
