@@ -1,8 +1,8 @@
 """Values whose moves nobody waits for.
 
 Parameters are there before they are used, and gradients of them are not used before the update:
-what moves them may go on beside other work. So may what only outputs come of, such as the sum of a
-loss, while the backward runs. Whatever else moves is needed by the next op.
+what moves them may go on beside other work. So may a number of which only outputs come, such as the
+sum of a loss, while the backward runs. Whatever else moves is needed by the next op.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ def find_unawaited(
 
 
 def _find_final(graph: Graph) -> set[Value]:
-    """Return what the forward makes and nothing but outputs comes of, beside a backward."""
+    """Return the numbers of a forward of which nothing but outputs comes, beside a backward."""
     if not any(node.phase == Phase.backward for node in graph.nodes):
         return set()
     found, uses = set[Value](), graph.uses()
     for node in reversed(graph.nodes):
         users = {user for value in node.outputs for user, _ in uses.get(value, ())}
         made = (value for user in users for value in user.outputs)
-        if node.phase == Phase.forward and found.issuperset(made):
+        is_number = all(value.type.rank == 0 for value in node.outputs)
+        if node.phase == Phase.forward and is_number and found.issuperset(made):
             found.update(node.outputs)
     return found
