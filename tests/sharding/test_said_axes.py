@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-
 import pytest
 from mithril import Mesh, P
-from mithril.ir import Builder, Value
-from mithril.mesh import Sharding
+from mithril.ir import Builder
 from mithril.sharding import Search
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.layout import FREE, Layout
+from mithril.sharding.resting import list_even
 from mithril.types import DType, TensorType
 
 MESH = Mesh(node=2, gpu=4)
@@ -23,26 +20,14 @@ NAMES = {
 }
 
 
-def list_shardings(value: Value) -> Iterator[Sharding]:
-    """Yield every sharding that cuts a value evenly."""
-    for places in itertools.product([None, *range(value.type.rank)], repeat=2):
-        dims: list[tuple[str, ...]] = [()] * value.type.rank
-        for axis, place in zip(MESH.axes, places, strict=True):
-            if place is not None:
-                dims[place] += (axis.name,)
-        found = Sharding(MESH, tuple(dims))
-        shards = map(found.shards_along, range(value.type.rank))
-        if not any(size % parts for size, parts in zip(value.type.shape, shards, strict=True)):
-            yield found
-
-
 def admit(name: str, shape: tuple[int, ...], search: Search, *, is_free: bool = True) -> list[P]:
     builder = Builder()
     builder.input(TensorType(shape, DType.float32), name)
     (value,) = builder.build({}).inputs
     layouts = {value: Layout(arrives=FREE)} if is_free else {}
     given = Constraints(MESH, layouts, search=search)
-    return [one.spec for one in given.list_admitted(value, list(list_shardings(value)))]
+    even = list(list_even(MESH, value.type, 0, is_whole=False))
+    return [one.spec for one in given.list_admitted(value, even)]
 
 
 @pytest.mark.parametrize("name", ["x", "g"])

@@ -24,7 +24,7 @@ from mithril.sharding.search import Search
 GRADIENTS = "gradient"
 """What names of gradients begin with."""
 WHOLE = 1, 0
-"""Parts and size of the dimension that is split, where none is."""
+"""What `_rank_split` gives where not exactly one dimension is split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,10 @@ class Constraints:
             return kept
         sizes = value.type.shape if value.name in self.search.parameters else value.type.shape[:1]
         origins = {part.name: part.origin for part in self.mesh.axes}
-
-        def rank(one: Sharding) -> tuple[int, int]:
-            split = [size for size, dim in zip(sizes, one.dims, strict=False) if dim]
-            is_one = len(split) == sum(map(bool, one.dims)) == 1
-            return (self.mesh.product(one.split_axes), split[0]) if is_one else WHOLE
-
         able = [s for s in kept if axes.issuperset(origins[axis] for axis in s.split_axes)]
-        best = max(able, key=rank, default=None)  # the first of several
-        return kept if best is None or rank(best) == WHOLE else (best,)
+        ranks = [_rank_split(one, sizes) for one in able]
+        best = max(ranks, default=WHOLE)
+        return kept if best == WHOLE else (able[ranks.index(best)],)
 
     def _list_unrefused(
         self, value: Value, shardings: Sequence[Sharding], search: Search
@@ -256,3 +251,10 @@ def _meet(given: Sharding, wanted: Sharding, value: Value) -> Sharding:
         for d, size in enumerate(value.type.shape)
     )
     return Sharding(wanted.mesh, dims)
+
+
+def _rank_split(sharding: Sharding, sizes: Sequence[int]) -> tuple[int, int]:
+    """Return into how many parts a sharding cuts one of some leading dimensions, and its size."""
+    split = [size for size, dim in zip(sizes, sharding.dims, strict=False) if dim]
+    is_one = len(split) == sum(map(bool, sharding.dims)) == 1
+    return (sharding.mesh.product(sharding.split_axes), split[0]) if is_one else WHOLE

@@ -37,14 +37,14 @@ def find_resting(graph: Graph, given: Constraints, space: str) -> dict[Value, tu
             # A loop takes slices along leading dimensions, which are not split for that.
             key = value.type, search.stacked.get(value.name, 1) if value in sliced else 0
             if key not in known:
-                even = tuple(_list_even(given.mesh, *key, is_whole=space == DATA))
+                even = tuple(list_even(given.mesh, *key, is_whole=space == DATA))
                 split = tuple(one for one in even if one.split_axes)
                 known[key] = split if split and space == FULLY_SHARDED else even
             found[value] = given.list_admitted(value, known[key])
     return found
 
 
-def _list_even(mesh: Mesh, type: TensorType, stacked: int, *, is_whole: bool) -> Iterator[Sharding]:
+def list_even(mesh: Mesh, type: TensorType, stacked: int, *, is_whole: bool) -> Iterator[Sharding]:
     """Yield every sharding that cuts a tensor into equal parts, axes in the order of the mesh."""
     axes = [axis for axis in mesh.axes if axis.size > 1 and axis.name != MICRO]
     places = [None, *range(stacked, type.rank)]
