@@ -4,9 +4,11 @@ Moves do not know which dimension of a tensor is which one: from `P("a", "b")` t
 value goes as it does from `P("b", None, "a")` to `P("b")`. So a pair is described by the axes that
 split each dimension before and after, in no order, and by what is partial before and after. What
 stays as it is makes no moves: from `P("a", "b")` to `P(None, "b")` a value goes as half of it does
-from `P("a")` to `P()` if there are two devices along b. The size of a dimension makes a difference
-only where all these axes together do not divide it: on its way it is split over no others. What is
-left is how many bytes go. Where two axes of the mesh may be exchanged, so may they in a pair.
+from `P("a")` to `P()` if there are two devices along b. To a sum that is partial over b it goes as
+to what is replicated over b, which becomes such a sum for nothing. The size of a dimension makes a
+difference only where all these axes together do not divide it: on its way it is split over no
+others. What is left is how many bytes go. Where two axes of the mesh may be exchanged, so may they
+in a pair.
 
 The order of dimensions makes a difference in two cases, and is kept there. Axes that leave one
 dimension for several others are permuted in the order of these. And of two permutes that are both
@@ -167,10 +169,12 @@ class Pairs:
         return (is_fixed, *partials, *(renamed if is_fixed else sorted(renamed)))
 
     def _leave_out_common(self, one: int, other: int) -> tuple[int, int]:
-        """Return numbers of what is partial without what stays so."""
+        """Return numbers of what is partial without what stays so, or becomes so for nothing."""
         if (one, other) not in self._changes:
             before, after = self._pending[one], self._pending[other]
-            changes = self._number_partial(before - after), self._number_partial(after - before)
+            held = {axis for axis, _ in before}
+            made = {pair for pair in after - before if pair[1] != "sum" or pair[0] in held}
+            changes = self._number_partial(before - after), self._number_partial(frozenset(made))
             self._changes[one, other] = changes
         return self._changes[one, other]
 

@@ -58,7 +58,9 @@ class Move:
 
 
 def list_moves(here: Sharding, goal: Sharding, shape: Shape, pads: bool = True) -> Iterator[Move]:
-    """Yield the moves worth trying; a free one that ends in its place is worth making at once.
+    """Yield the moves worth trying; a slice that ends in its place is worth making at once.
+
+    Zeros are added last, when a value lies as in the goal: other moves stay neighbours, and join.
 
     Args:
         here: where a value is.
@@ -67,9 +69,12 @@ def list_moves(here: Sharding, goal: Sharding, shape: Shape, pads: bool = True) 
         pads: whether parts may be of unequal size, but for those that are permuted.
     """
     divided = None if pads else shape
-    for move in _free_moves(here, goal, divided):
+    if here.dims == goal.dims and set(here.partial) <= set(goal.partial):
+        yield from _moves_to_partial(here, goal)
+        return
+    for move in _slices(here, goal, divided):
         yield move
-        if move.kind == "to_partial" or _is_placed(move.after, goal, move.target_dimension):
+        if _is_placed(move.after, goal, move.target_dimension):
             return
     for held, axes in enumerate(here.dims):
         if axes and axes != goal.dims[held][: len(axes)]:  # what is in its place stays
@@ -84,14 +89,17 @@ def list_moves(here: Sharding, goal: Sharding, shape: Shape, pads: bool = True) 
             yield Move(Permute.name, ordered, here, _with_dim(here, dimension, ordered))
 
 
-def _free_moves(here: Sharding, goal: Sharding, shape: Shape | None) -> Iterator[Move]:
-    for axis in here.mesh.names:
-        if here.dimension_of(axis) is not None or here.reduction_of(axis):
-            continue
-        if _can_append(here, goal, axis, shape):
-            yield Move("slice", (axis,), here, _append(here, goal, axis))
-        elif goal.reduction_of(axis) == "sum":  # zeros elsewhere leave a sum as it is
+def _moves_to_partial(here: Sharding, goal: Sharding) -> Iterator[Move]:
+    for axis, reduction in goal.partial:
+        if reduction == "sum" and not here.reduction_of(axis):  # zeros leave a sum as it is
             yield Move("to_partial", (axis,), here, _with_partial(here, axis, "sum"))
+
+
+def _slices(here: Sharding, goal: Sharding, shape: Shape | None) -> Iterator[Move]:
+    for axis in here.mesh.names:
+        is_free = here.dimension_of(axis) is None and not here.reduction_of(axis)
+        if is_free and _can_append(here, goal, axis, shape):
+            yield Move("slice", (axis,), here, _append(here, goal, axis))
 
 
 def _helpful_order(axes: tuple[str, ...], dimension: int, goal: Sharding) -> tuple[str, ...]:
