@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import mithril as ml
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mithril.compiler import Request, Target, make_plan
-from mithril.cost import SIMULATED, Hardware, Level
+from mithril.cost import SIMULATED, Hardware
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.engine.shards import trim_padding
 from mithril.errors import PlanError
