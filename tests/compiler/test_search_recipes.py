@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest.mock import patch
 
 import mithril as ml
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 from mithril import P
 from mithril.compiler import faster_plan
+from mithril.compiler import search as searching
 from mithril.errors import MithrilError
 from mithril.ops.alternatives import ALTERNATIVES, WAYS, find_alternative
 from mithril.ops.attention import Attention
 from mithril.ops.functions import Relu
+from mithril.plan import Plan
+from mithril.sharding import Search
 from mithril.types import DType, TensorType
 
 from benchmarks import recipes
@@ -25,7 +29,7 @@ ANNOTATIONS = {"auto_partition": True, "partition_search_space": "annotations"}
 SMALL = 8
 """Sizes are divided by it."""
 QUICK = [("moe_small", "data=8", "cpu")]
-SLOW = [("gpt_small", "data=8", "h100-sxm")]
+SLOW = [("gpt_small", "data=8", "h100-sxm"), ("moe_small", "a=4, b=4", "h100-sxm")]
 SLOW += [
     (model, mesh, HARDWARE[(number + at) % 2])
     for at, mesh in enumerate(("data=8", "data=2, tensor=4", "node=2, gpu=4"))
@@ -58,6 +62,27 @@ def test_a_recipe_is_planned_as_without_a_search(recipe: str) -> None:
     assert plans[0].search is None
     assert plans[1].search.space == "annotations"
     assert plans[1].search.cost > 0
+
+
+@pytest.mark.parametrize(("recipe", "axes"), [("experts x data", "b"), ("experts", "ab")])
+def test_experts_are_planned_as_people_write_them(recipe: str, axes: str) -> None:
+    """Such plans are among those whose timelines are compared."""
+    tried: list[Search] = []
+
+    def choose(
+        found: Plan, plan_for: Callable[[Search], Plan], search: Search, *args: object
+    ) -> Plan:
+        every = faster_plan._list_searches(search, ("a", "b"), 1, is_large=False)
+        tried.extend(one for one in every if one.expert_axes == frozenset(axes))
+        return plan_for(tried[0])
+
+    backend = recipes.make_backend("a=4, b=4", "h100-sxm")
+    with patch.object(searching, "choose_by_timeline", choose):
+        found = recipes.compile_searched("moe_small", backend, 0, SMALL).plan
+    said = recipes.compile_recipe("moe_small", recipe, backend, 0, SMALL, {}).plan
+    assert len(tried) == 1
+    rows = ([(r.kind, r.axes, r.bytes) for r in p.collectives()] for p in (found, said))
+    assert next(rows) == next(rows)
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ before there is a plan. So other plans are made, in some ways:
 - where batches alone are split: their sums all travel together, or are scattered to where
   parameters rest, which are gathered ahead of their use,
 - as many people lay out a model: batches over all devices, with parameters at rest split over all,
-  over the last axis, or whole; batches over the last axis alone; or over all but that, and all else
-  as it is found.
+  over the last axis, or whole, or with experts split over the last axis or all; batches over the
+  last axis alone; or over all but that, and all else as it is found.
 
 That is taken whose timeline is the shortest.
 """
@@ -137,6 +137,9 @@ def _list_searches(
     found = [replace(data, hidden=much, batch_axes=every)]
     at_rest = replace(sharded, hidden=much, batch_axes=every)
     found += [replace(at_rest, rest_axes=over) for over in dict.fromkeys((every, last))]
+    if search.experts:
+        said = replace(search, spaces=(ANNOTATIONS,), batch_axes=every)
+        found += [replace(said, expert_axes=over) for over in dict.fromkeys((last, every))]
     if len(axes) > AXES:
         return [*found, replace(search, hidden=little)]
     found += [replace(data, hidden=share) for share in (TOGETHER, much)]
@@ -150,7 +153,11 @@ def _list_searches(
 
 def _describe_axes(search: Search, axes: Sequence[str]) -> str:
     """Return over which axes batches come, and parameters rest, split, as far as that was said."""
-    said = ("batches", search.batch_axes), ("parameters at rest", search.rest_axes)
+    said = (
+        ("batches", search.batch_axes),
+        ("parameters at rest", search.rest_axes),
+        ("experts", search.expert_axes),
+    )
     return "".join(
         f", {what} over {', '.join(repr(axis) for axis in axes if axis in over)}"
         for what, over in said

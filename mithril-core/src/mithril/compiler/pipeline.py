@@ -104,6 +104,7 @@ def make_plan(
     with pause_collector():
         options = limit_fusion(options or PlanOptions())
         changed, asked = _change_graph(graph, request, target, options)
+        options = complete(options, changed, asked)
 
         def plan_for(search: Search | None) -> Plan:
             return _make_plan(changed, asked, target, replace(options, search=search))
@@ -145,7 +146,7 @@ def _lay_out(
 ) -> Partitioned:
     return partition_parts(
         graph, request.layouts, target, request.placement, pads=options.pads,
-        search=complete(options.search, request), only_inputs=only_inputs,
+        search=options.search, only_inputs=only_inputs,
     )  # fmt: skip
 
 

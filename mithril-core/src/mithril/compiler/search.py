@@ -14,9 +14,10 @@ from mithril.compiler.faster_plan import choose_by_timeline
 from mithril.compiler.request import PlanOptions, Request
 from mithril.cost import Target
 from mithril.errors import PlanError
+from mithril.ir import Graph
 from mithril.plan import Plan
 from mithril.plan.names import cotangent_name
-from mithril.sharding import MEMORY, Known, Search
+from mithril.sharding import MEMORY, Known, Search, find_experts
 from mithril.units import format_bytes
 
 ROUNDS = 6
@@ -25,23 +26,27 @@ LISTED = 3
 """So many kinds of memory are named that take most."""
 
 
-def complete(search: Search | None, request: Request) -> Search | None:
-    """Return a search that knows what the inputs of a graph are.
+def complete(options: PlanOptions, graph: Graph, request: Request) -> PlanOptions:
+    """Return options with a search that knows what the inputs of a graph are.
 
     Args:
-        search: what is asked for.
+        options: with what is searched for, if anything is.
+        graph: the global graph.
         request: what is asked of the plan.
     """
+    search = options.search
     if search is None:
-        return None
-    return replace(
+        return options
+    search = replace(
         search,
         batches=frozenset(request.batches),
         cotangents=frozenset(map(cotangent_name, request.cotangents or ())),
         parameters=frozenset(request.parameters),
         stacked=request.stacked,
         given_up=request.donated,
+        experts=find_experts(graph, request.parameters),
     )
+    return replace(options, search=search)
 
 
 def limit_fusion(options: PlanOptions) -> PlanOptions:

@@ -39,6 +39,7 @@ from mithril.sharding import (
     find_cuts,
     find_expandable,
     list_constrained,
+    say_experts,
 )
 from mithril.transform import expand_local, expand_nodes, runnable, substitute
 
@@ -178,7 +179,8 @@ def _search(
     """
     start = time.perf_counter()
     known: dict[Hashable, list[Way]] = search.known.ways
-    where = search.spaces, search.batch_axes, search.rest_axes
+    where = search.spaces, search.batch_axes, search.rest_axes, search.expert_axes
+    layouts = say_experts(graph, mesh, layouts, search)
     key = graph, mesh, where, tuple(layouts.items())
 
     def open_candidates(graph: Graph) -> Opened:

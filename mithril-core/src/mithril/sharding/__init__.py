@@ -9,6 +9,7 @@ knows an op by name.
 from mithril.sharding.candidates import Candidates, collect
 from mithril.sharding.choose import Choice, choose
 from mithril.sharding.constraints import Constraints, find_constraints, list_constrained
+from mithril.sharding.experts import find_experts, say_experts
 from mithril.sharding.find import Way, find
 from mithril.sharding.layout import FREE, UNSAID, Layout
 from mithril.sharding.move_prices import MovePrices
@@ -23,5 +24,5 @@ __all__ = [
     "FREE", "LATENCY", "MEMORY", "SEARCHED", "SEARCHED_REST", "UNSAID", "Candidates", "Choice",
     "Constraints", "Known", "Layout", "Move", "MovePrices", "Option", "Resharder", "Search", "Way",
     "choose", "collect", "find", "find_confined", "find_constraints", "find_cuts",
-    "find_expandable", "list_constrained", "part_sizes",
+    "find_expandable", "find_experts", "list_constrained", "part_sizes", "say_experts",
 ]  # fmt: skip

@@ -84,6 +84,10 @@ class Search:
         batch_axes: the mesh axes over which batches, and gradients of outputs, come split along
             their leading dimension, as far as it divides, and no others; None for any.
         rest_axes: the same of where parameters rest, along their largest dimension.
+        experts: parameters of which each part is used with activations of its own, and along which
+            dimension; see `find_experts`.
+        expert_axes: the mesh axes over which these are split along it, in `annotations`, where
+            batches come as `batch_axes` say; None for as all others.
         known: what it shares with other searches of one graph.
     """
 
@@ -101,6 +105,8 @@ class Search:
     hidden: float = 0.0
     batch_axes: frozenset[str] | None = None
     rest_axes: frozenset[str] | None = None
+    experts: Mapping[str, int] = field(default_factory=dict)
+    expert_axes: frozenset[str] | None = None
     known: Known = field(default_factory=Known, compare=False, repr=False)
 
     @property

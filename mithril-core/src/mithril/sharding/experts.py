@@ -1,0 +1,95 @@
+"""Parameters of experts: those of which each part is used with activations of its own.
+
+In a product of a parameter and activations such a part is along a dimension that both have, and the
+result has, too: the first one of `ecd,ehd->ech`. Split along it, no device needs parameters of the
+others; activations go to where their expert is (Lepikhin et al., "GShard", 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from mithril.ir import Graph, Phase, Rule, Value
+from mithril.ir.rewrite import regions
+from mithril.mesh import Mesh, Sharding
+from mithril.sharding.layout import FREE, UNSAID, Layout
+from mithril.sharding.regions import links
+from mithril.sharding.search import Search
+
+
+def find_experts(graph: Graph, parameters: Collection[str]) -> dict[str, int]:
+    """Return the parameters of experts, each with the dimension along which there is one expert.
+
+    Args:
+        graph: a global graph.
+        parameters: names of inputs.
+    """
+    known = {value: (value.name, 0) for value in graph.inputs if value.name in parameters}
+    sources = {link.target: link.source for link in links(graph) if link.slices}
+    found: dict[str, int] = {}
+    for part in regions(graph):
+        for value in part.graph.inputs:
+            if (source := sources.get(value)) in known:
+                name, leading = known[source]
+                known[value] = name, leading + 1
+        for node in part.graph.nodes:
+            used = [at for at, value in enumerate(node.inputs) if value in known]
+            if not used or node.phase != Phase.forward or node.op.bodies:
+                continue
+            rule = node.op.rule(
+                *(tuple(v.type for v in side) for side in (node.inputs, node.outputs))
+            )
+            if len(node.inputs) == 1 and rule.operands == rule.results:
+                known[node.outputs[0]] = known[node.inputs[0]]  # in another dtype, say
+            for at in used:
+                name, leading = known[node.inputs[at]]
+                found.update((name, leading + dimension) for dimension in _find_groups(rule, at))
+    return found
+
+
+def _find_groups(rule: Rule, at: int) -> Iterator[int]:
+    """Yield the dimensions of an operand of a product that the others and the result have, too."""
+    sides = [[factor for dim in dims for factor in dim] for dims in (*rule.operands, *rule.results)]
+    made = {factor for dims in rule.results for dim in dims for factor in dim}
+    is_product = len(rule.operands) > 1 and not made.issuperset(rule.factors)
+    for dimension, dim in enumerate(rule.operands[at]):
+        if is_product and len(dim) == 1 and all(dim[0] in side for side in sides):
+            yield dimension
+
+
+def say_experts(
+    graph: Graph, mesh: Mesh, layouts: Mapping[str, Layout], search: Search | None
+) -> Mapping[str, Layout]:
+    """Return layouts in which batches come, and experts lie, over the axes that a search says.
+
+    Args:
+        graph: a global graph.
+        mesh: its devices.
+        layouts: what is said, by name.
+        search: what is searched for; without axes of experts nothing more is said.
+    """
+    if search is None or search.expert_axes is None:
+        return layouts
+    said = dict(layouts)
+    for value in graph.inputs:
+        dimension = search.experts.get(value.name)
+        axes = search.expert_axes
+        if dimension is None:
+            dimension, axes = 0, search.find_axes(value.name) or frozenset()
+        split = _find_divisors(mesh, axes, value, dimension)
+        if split and layouts.get(value.name, UNSAID).is_free:
+            dims = tuple(split if d == dimension else () for d in range(value.type.rank))
+            said[value.name] = Layout(arrives=FREE, computed=Sharding(mesh, dims))
+    return said
+
+
+def _find_divisors(
+    mesh: Mesh, axes: Collection[str], value: Value, dimension: int
+) -> tuple[str, ...]:
+    """Return the axes, without as many of the first ones as it takes to divide a dimension."""
+    names = [name for name in mesh.names if name in axes and mesh.sizes[name] > 1]
+    while names and (
+        dimension >= value.type.rank or value.type.shape[dimension] % mesh.product(names)
+    ):
+        names.pop(0)
+    return tuple(names)
