@@ -64,25 +64,87 @@ def test_a_recipe_is_planned_as_without_a_search(recipe: str) -> None:
     assert plans[1].search.cost > 0
 
 
-@pytest.mark.parametrize(("recipe", "axes"), [("experts x data", "b"), ("experts", "ab")])
-def test_experts_are_planned_as_people_write_them(recipe: str, axes: str) -> None:
-    """Such plans are among those whose timelines are compared."""
+def plan_tried(model: str, mesh: str, said: dict[str, frozenset[str] | None]) -> Plan:
+    """Return a plan that is compared, found with inputs over the axes that are said."""
     tried: list[Search] = []
+    axes = ("batch_axes", "sequence_axes", "expert_axes")
 
     def choose(
         found: Plan, plan_for: Callable[[Search], Plan], search: Search, *args: object
     ) -> Plan:
-        every = faster_plan._list_searches(search, ("a", "b"), 1, is_large=False)
-        tried.extend(one for one in every if one.expert_axes == frozenset(axes))
+        every = faster_plan._list_searches(search, tuple(backend.mesh.names), 1, is_large=False)
+        tried.extend(
+            one
+            for one in every
+            if one.spaces == ("annotations",)
+            and all(getattr(one, name) == said.get(name) for name in axes)
+        )
         return plan_for(tried[0])
 
-    backend = recipes.make_backend("a=4, b=4", "h100-sxm")
+    backend = recipes.make_backend(mesh, "h100-sxm")
     with patch.object(searching, "choose_by_timeline", choose):
-        found = recipes.compile_searched("moe_small", backend, 0, SMALL).plan
-    said = recipes.compile_recipe("moe_small", recipe, backend, 0, SMALL, {}).plan
+        plan = recipes.compile_searched(model, backend, 0, SMALL).plan
     assert len(tried) == 1
-    rows = ([(r.kind, r.axes, r.bytes) for r in p.collectives()] for p in (found, said))
+    return plan
+
+
+LAST, EVERY = frozenset({"tensor"}), frozenset({"data", "tensor"})
+
+
+@pytest.mark.parametrize(
+    ("model", "recipe", "said"),
+    [
+        ("moe_small", "experts x data", {"batch_axes": EVERY, "expert_axes": LAST}),
+        ("moe_small", "experts", {"batch_axes": EVERY, "expert_axes": EVERY}),
+        ("gpt_small", "data", {"batch_axes": EVERY}),
+        ("gpt_small", "data inside", {"batch_axes": LAST}),
+    ],
+)
+def test_what_people_write_is_among_the_plans(
+    model: str, recipe: str, said: dict[str, frozenset[str]]
+) -> None:
+    mesh = "data=2, tensor=4"
+    found = plan_tried(model, mesh, said)
+    backend = recipes.make_backend(mesh, "h100-sxm")
+    written = recipes.compile_recipe(model, recipe, backend, 0, SMALL, {}).plan
+    rows = ([(r.kind, r.axes, r.bytes) for r in p.collectives()] for p in (found, written))
     assert next(rows) == next(rows)
+
+
+def test_attention_of_sequences_that_are_split_is_computed_in_the_best_way() -> None:
+    """Four ways are known; three are those of recipes."""
+    mesh = "data=2, tensor=4"
+    said = {"batch_axes": frozenset({"data"}), "sequence_axes": LAST}
+    found = plan_tried("many_heads", mesh, said).search.seconds
+    backend = recipes.make_backend(mesh, "h100-sxm")
+    written = {
+        recipe: recipes.compile_recipe("many_heads", recipe, backend, 0, SMALL, ANNOTATIONS)
+        for recipe in ("Ulysses", "ring", "all-gather")
+    }
+    best = min(one.plan.search.seconds for one in written.values())
+    assert found <= best * (1 + 1e-9)
+
+
+def test_a_sequence_is_not_exchanged_for_heads_that_are_too_few() -> None:
+    said = {"batch_axes": frozenset({"node"}), "sequence_axes": frozenset({"gpu"})}
+    plan = plan_tried("long_sequence", "node=2, gpu=4", said)
+    used = {node.op.name for s in plan.stages for node in s.program.graph.nodes}
+    assert "permute" in used or "all_gather" in used
+    assert "all_to_all" not in used
+
+
+def test_a_model_whose_heads_are_too_few_is_planned_otherwise() -> None:
+    """Two heads cannot be exchanged over four devices, as the model asks for a split sequence."""
+    model = ml.Model()
+    attention = ml.MultiHeadAttention(num_heads=2, context_parallel="ulysses", name="attn")
+    model |= attention(input="x", output="y")
+    backend = recipes.make_backend("data=2, tensor=4", "h100-sxm")
+    plan = search(model, backend, shapes={"x": (8, 64, 16)}).plan
+    assert lies(plan, "x").axes(1) == ()
+
+
+def lies(plan: Plan, name: str) -> P:
+    return next(port for port in plan.inputs if port.name == name).sharding.spec
 
 
 @pytest.mark.slow

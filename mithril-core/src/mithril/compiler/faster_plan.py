@@ -9,18 +9,19 @@ before there is a plan. So other plans are made, in some ways:
   parameters rest, which are gathered ahead of their use,
 - as many people lay out a model: batches over all devices, with parameters at rest split over all,
   over the last axis, or whole, or with experts split over the last axis or all; batches over the
-  last axis alone; or over all but that, and all else as it is found.
+  last axis alone; or over all but that, with sequences over that, or all else as it is found.
 
 That is taken whose timeline is the shortest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mithril.cost import Target, predict_timeline
-from mithril.errors import PlanError
+from mithril.errors import PlanError, ShardingError
 from mithril.plan import Plan
 from mithril.plan.search import SearchResult
 from mithril.sharding import Search
@@ -70,15 +71,12 @@ def choose_by_timeline(
     best = min(others, key=lambda one: one.seconds, default=None)
     if best is None or best.seconds >= longest * (1 - (LEAST_GAIN if is_large else NOTHING)):
         return found
+    in_turn = replace(best.result, cost=best.result.seconds / PICOSECOND)
+    first = replace(first, bound=min(first.bound, _find_bound(best, plan_for, search)))
     why = (
-        f"a step takes {format_seconds(best.seconds)} by its timeline, found with "
-        f"{best.search.hidden:.0%} of what nobody waits for taken to be hidden"
-        f"{_describe_axes(best.search, axes)}; what costs the least one after another takes "
+        f"{best.describe(axes)}; what costs the least one after another takes "
         f"{format_seconds(longest)}"
     )
-    in_turn = replace(best.result, cost=best.result.seconds / PICOSECOND)
-    if best.result.space == FULLY_SHARDED:  # has gradients go where they go in no other space
-        first = replace(first, bound=min(first.bound, _find_bound(best.result, plan_for, search)))
     return replace(best.plan, search=in_turn.against(first), notes=(*best.plan.notes, why))
 
 
@@ -90,6 +88,25 @@ class _Tried:
     search: Search
     result: SearchResult
     seconds: float
+
+    def describe(self, axes: Sequence[str]) -> str:
+        """Return what it takes, and what was said that it was found with."""
+        search = self.search
+        said = (
+            ("batches", search.batch_axes),
+            ("parameters at rest", search.rest_axes),
+            ("sequences", search.sequence_axes),
+            ("experts", search.expert_axes),
+        )
+        lies = "".join(
+            f", {what} over {', '.join(repr(axis) for axis in axes if axis in over)}"
+            for what, over in said
+            if over is not None
+        )
+        return (
+            f"a step takes {format_seconds(self.seconds)} by its timeline, found with "
+            f"{search.hidden:.0%} of what nobody waits for taken to be hidden{lies}"
+        )
 
 
 def _try_others(
@@ -104,7 +121,7 @@ def _try_others(
     for other in wanted:
         try:
             plan = plan_for(other)
-        except PlanError:  # there is none within the limits
+        except (PlanError, ShardingError):  # there is none within limits, or of too few heads
             continue
         if plan.search is None or any(plan.stages is one.stages for one in seen):
             continue
@@ -137,13 +154,15 @@ def _list_searches(
     found = [replace(data, hidden=much, batch_axes=every)]
     at_rest = replace(sharded, hidden=much, batch_axes=every)
     found += [replace(at_rest, rest_axes=over) for over in dict.fromkeys((every, last))]
-    if search.experts:
-        said = replace(search, spaces=(ANNOTATIONS,), batch_axes=every)
-        found += [replace(said, expert_axes=over) for over in dict.fromkeys((last, every))]
+    said = replace(search, spaces=(ANNOTATIONS,))
+    found += _list_experts(replace(said, batch_axes=every), every, last)
     if len(axes) > AXES:
         return [*found, replace(search, hidden=little)]
+    found += [replace(said, batch_axes=over) for over in dict.fromkeys((every, last))]
+    if search.sequences:
+        found.append(replace(said, batch_axes=others, sequence_axes=last))
     found += [replace(data, hidden=share) for share in (TOGETHER, much)]
-    found += [replace(data, batch_axes=last), replace(sharded, hidden=much)]
+    found.append(replace(sharded, hidden=much))
     if variables > MANY:
         return found
     found += [replace(one, hidden=share) for one in (data, sharded) for share in (little, 0.0)]
@@ -151,18 +170,10 @@ def _list_searches(
     return [*found, replace(search, hidden=SOME, batch_axes=others or every)]
 
 
-def _describe_axes(search: Search, axes: Sequence[str]) -> str:
-    """Return over which axes batches come, and parameters rest, split, as far as that was said."""
-    said = (
-        ("batches", search.batch_axes),
-        ("parameters at rest", search.rest_axes),
-        ("experts", search.expert_axes),
-    )
-    return "".join(
-        f", {what} over {', '.join(repr(axis) for axis in axes if axis in over)}"
-        for what, over in said
-        if over is not None
-    )
+def _list_experts(said: Search, every: frozenset[str], last: frozenset[str]) -> Iterator[Search]:
+    """Yield searches in which experts, if there are any, are split over the last axis or all."""
+    for over in dict.fromkeys((last, every)) if said.experts else ():
+        yield replace(said, expert_axes=over)
 
 
 def _is_too_large(other: Plan, found: Plan, donated: Collection[str]) -> bool:
@@ -170,16 +181,19 @@ def _is_too_large(other: Plan, found: Plan, donated: Collection[str]) -> bool:
     return found.memory(donated=donated).fits and not other.memory(donated=donated).fits
 
 
-def _find_bound(hidden: SearchResult, plan_for: PlanFor, search: Search) -> float:
-    """Return what nothing costs less than one after another in the space of a result.
-
-    What was left out of a cost only makes it less, so a bound without it is one, if a low one.
-    """
+def _find_bound(best: _Tried, plan_for: PlanFor, search: Search) -> float:
+    """Return what nothing costs less than one after another that only its own search may find."""
+    if best.search.sequence_axes:  # attention that is computed as in no other search
+        return best.result.bound
+    if best.result.space != FULLY_SHARDED:
+        return math.inf
+    # Gradients go where they go in no other space. What was left out of a cost only makes it less,
+    # so a bound without it is one, if a low one.
     try:
-        found = plan_for(replace(search, spaces=(hidden.space,))).search
+        found = plan_for(replace(search, spaces=(FULLY_SHARDED,))).search
     except PlanError:  # a search within limits ends, and may have met nothing
-        return hidden.bound
-    return hidden.bound if found is None else found.bound
+        return best.result.bound
+    return best.result.bound if found is None else found.bound
 
 
 def _is_timed(search: Search, target: Target) -> bool:

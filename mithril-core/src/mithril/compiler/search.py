@@ -17,7 +17,7 @@ from mithril.errors import PlanError
 from mithril.ir import Graph
 from mithril.plan import Plan
 from mithril.plan.names import cotangent_name
-from mithril.sharding import MEMORY, Known, Search, find_experts
+from mithril.sharding import MEMORY, Known, Search, find_experts, find_sequences
 from mithril.units import format_bytes
 
 ROUNDS = 6
@@ -37,14 +37,17 @@ def complete(options: PlanOptions, graph: Graph, request: Request) -> PlanOption
     search = options.search
     if search is None:
         return options
+    batches = frozenset(request.batches)
+    cotangents = frozenset(map(cotangent_name, request.cotangents or ()))
     search = replace(
         search,
-        batches=frozenset(request.batches),
-        cotangents=frozenset(map(cotangent_name, request.cotangents or ())),
+        batches=batches,
+        cotangents=cotangents,
         parameters=frozenset(request.parameters),
         stacked=request.stacked,
         given_up=request.donated,
         experts=find_experts(graph, request.parameters),
+        sequences=find_sequences(graph, batches | cotangents),
     )
     return replace(options, search=search)
 

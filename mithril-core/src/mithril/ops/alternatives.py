@@ -2,7 +2,7 @@
 
 Attention of whole sequences is split by samples and heads. Of a sequence that is split, keys and
 values go round the devices, or are gathered; a search may have either where samples and heads are
-fewer than devices.
+fewer than devices. Or it is exchanged for heads and back, which splits nothing further.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ from mithril.ir.op import Op, Types
 from mithril.ops.all_gather_attention import AllGatherAttention, AllGatherAttentionGradient
 from mithril.ops.attention import Attention, AttentionGradient
 from mithril.ops.ring import RingAttention, RingAttentionGradient
+from mithril.ops.ulysses import UlyssesAttention, UlyssesAttentionGradient
 
 ALTERNATIVES: Mapping[type[Op], tuple[type[Op], ...]] = {
-    Attention: (RingAttention, AllGatherAttention),
-    AttentionGradient: (RingAttentionGradient, AllGatherAttentionGradient),
-}
+    Attention: (RingAttention, AllGatherAttention, UlyssesAttention),
+    AttentionGradient: (
+        RingAttentionGradient, AllGatherAttentionGradient, UlyssesAttentionGradient,
+    ),
+}  # fmt: skip
 """For a class of ops others with the same fields, those of one way at the same place."""
 WAYS = max(map(len, ALTERNATIVES.values()))
 """How many other ways there are."""
+SPLITS = 2
+"""How many of them, the first ones, can be split where the op cannot."""
 
 
 def makes_masked_scores(op: Op) -> bool:
@@ -57,4 +62,4 @@ def find_alternative(op: Op, inputs: Types, way: int) -> Op | None:
     return found
 
 
-__all__ = ["ALTERNATIVES", "WAYS", "find_alternative", "makes_masked_scores"]
+__all__ = ["ALTERNATIVES", "SPLITS", "WAYS", "find_alternative", "makes_masked_scores"]

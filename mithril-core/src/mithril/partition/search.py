@@ -8,12 +8,12 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from mithril.cost import Target
-from mithril.errors import MeshError, PlanError
-from mithril.ir import Graph, Value
+from mithril.errors import MeshError, PlanError, ShardingError
+from mithril.ir import Graph, Phase, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import Mesh, Sharding, common, refine
 from mithril.mesh.cuts import refine_for
-from mithril.ops.alternatives import WAYS
+from mithril.ops.alternatives import SPLITS, WAYS
 from mithril.partition.spmd import localise
 from mithril.plan import Program, TensorReport, Whole
 from mithril.plan.proof import check_promises
@@ -39,7 +39,7 @@ from mithril.sharding import (
     find_cuts,
     find_expandable,
     list_constrained,
-    say_experts,
+    say_layouts,
 )
 from mithril.transform import expand_local, expand_nodes, runnable, substitute
 
@@ -80,16 +80,13 @@ class Solution:
         return {value: home for value, home in homes if home is not None}
 
     def signature(self) -> Hashable:
-        """Return what is equal for solutions of one graph whose programs are equal.
-
-        Options of searches that share prices are the same objects.
-        """
-        nodes, values = self.choice.options, self.choice.homes
+        """Return what is equal for solutions of one graph whose programs are equal."""
+        choice, values = self.choice, {value for value, _ in self.choice.homes}
         return (
-            tuple(node.op for node in nodes), tuple(map(id, nodes.values())),
-            tuple(value.name for value, _ in values), tuple(values.values()),
+            tuple((node.op, option.signature()) for node, option in choice.options.items()),
+            frozenset((v.name, *(choice.home(v, phase) for phase in Phase)) for v in values),
             tuple(self.layouts.items()),
-        )  # fmt: skip
+        )
 
     def list_resting(self) -> set[str]:
         """Return the names of gradients that an update takes and that live at rest."""
@@ -179,22 +176,22 @@ def _search(
     """
     start = time.perf_counter()
     known: dict[Hashable, list[Way]] = search.known.ways
-    where = search.spaces, search.batch_axes, search.rest_axes, search.expert_axes
-    layouts = say_experts(graph, mesh, layouts, search)
-    key = graph, mesh, where, tuple(layouts.items())
+    where = search.spaces, search.batch_axes, search.rest_axes
+    said = say_layouts(graph, mesh, layouts, search)
+    key = graph, mesh, where, tuple(said.items())
 
     def open_candidates(graph: Graph) -> Opened:
-        return _open_candidates(graph, mesh, layouts, target, pads, search)
+        return _open_candidates(graph, mesh, said, target, pads, search)
 
     if key not in known:
         known[key] = _list_ways(graph, open_candidates, target, search)
     found: list[tuple[SearchResult, Solution]] = []
-    refusals: list[PlanError] = []
+    refusals: list[PlanError | ShardingError] = []
     for way in known[key]:
         below = min((result.cost for result, _ in found), default=math.inf)
         try:
             one = _search_in(way, search, layouts, below)
-        except PlanError as error:
+        except (PlanError, ShardingError) as error:  # limits, or heads too few for a sequence
             refusals.append(error)
         else:
             found += [one] if one else []
@@ -219,23 +216,23 @@ def _list_ways(
         target: whose kernels run it, and whose hardware prices the choices.
         search: what is searched for.
     """
-    opened = open_candidates(graph)
-    graph, given, candidates = opened
-    graphs: list[Graph] = []
+    opened = [open_candidates(graph)]
+    graph, given, candidates = opened[0]
     if expandable := find_expandable(candidates, graph, given):
-        graphs.append(expand_nodes(graph, expandable, target.kernel_names))
+        opened.append(open_candidates(expand_nodes(graph, expandable, target.kernel_names)))
     looks_into = target.hardware.execution.lays_out
     if confined := find_confined(candidates, graph, given, looks_into=looks_into):
-        graphs += [substitute(graph, confined, way) for way in range(WAYS)]
+        ways = range(WAYS if search.sequence_axes else SPLITS)
+        opened += [open_candidates(substitute(graph, confined, way)) for way in ways]
     prices: dict[Mesh, MovePrices] = search.known.prices  # most ways move the same
     refuses = search.refuses if search.has_refusals else None
-    ways = []
-    for graph, given, candidates in (opened, *map(open_candidates, graphs)):
+    found = []
+    for graph, given, candidates in opened:
         finer = given.mesh
         if finer not in prices:
             prices[finer] = MovePrices(Resharder(finer, target.hardware, given.pads, refuses))
-        ways.append(Way(graph, given, candidates, prices[finer]))
-    return ways
+        found.append(Way(graph, given, candidates, prices[finer]))
+    return found
 
 
 def _search_in(

@@ -9,13 +9,13 @@ knows an op by name.
 from mithril.sharding.candidates import Candidates, collect
 from mithril.sharding.choose import Choice, choose
 from mithril.sharding.constraints import Constraints, find_constraints, list_constrained
-from mithril.sharding.experts import find_experts, say_experts
 from mithril.sharding.find import Way, find
 from mithril.sharding.layout import FREE, UNSAID, Layout
 from mithril.sharding.move_prices import MovePrices
 from mithril.sharding.moves import Move
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Resharder
+from mithril.sharding.said import find_experts, find_sequences, say_layouts
 from mithril.sharding.search import LATENCY, MEMORY, SEARCHED, SEARCHED_REST, Known, Search
 from mithril.sharding.trial import part_sizes
 from mithril.sharding.widen import find_confined, find_cuts, find_expandable
@@ -24,5 +24,6 @@ __all__ = [
     "FREE", "LATENCY", "MEMORY", "SEARCHED", "SEARCHED_REST", "UNSAID", "Candidates", "Choice",
     "Constraints", "Known", "Layout", "Move", "MovePrices", "Option", "Resharder", "Search", "Way",
     "choose", "collect", "find", "find_confined", "find_constraints", "find_cuts",
-    "find_expandable", "find_experts", "list_constrained", "part_sizes", "say_experts",
+    "find_expandable", "find_experts", "find_sequences", "list_constrained", "part_sizes",
+    "say_layouts",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mithril.ir import Node, Phase, Rule
@@ -26,6 +26,11 @@ class Option:
     linear: Mapping[str, tuple[int, ...]]
     operands: tuple[Sharding, ...]
     results: tuple[Sharding, ...]
+
+    def signature(self) -> Hashable:
+        """Return what is equal for options that are the same way to run a node."""
+        split = tuple(self.factors.items()), tuple(self.linear.items())
+        return *split, self.operands, self.results
 
     def axes_of(self) -> dict[str, tuple[str, ...]]:
         """Return the mesh axes that split each split factor, major first."""

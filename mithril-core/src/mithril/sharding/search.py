@@ -87,7 +87,9 @@ class Search:
         experts: parameters of which each part is used with activations of its own, and along which
             dimension; see `find_experts`.
         expert_axes: the mesh axes over which these are split along it, in `annotations`, where
-            batches come as `batch_axes` say; None for as all others.
+            batches come as `batch_axes` say; None for none.
+        sequences: those of the batches whose second dimension is a sequence.
+        sequence_axes: the mesh axes over which these are split along it, likewise.
         known: what it shares with other searches of one graph.
     """
 
@@ -107,6 +109,8 @@ class Search:
     rest_axes: frozenset[str] | None = None
     experts: Mapping[str, int] = field(default_factory=dict)
     expert_axes: frozenset[str] | None = None
+    sequences: frozenset[str] = frozenset()
+    sequence_axes: frozenset[str] | None = None
     known: Known = field(default_factory=Known, compare=False, repr=False)
 
     @property

@@ -142,7 +142,8 @@ def find_confined(
 ) -> frozenset[Node]:
     """Return the nodes that cannot be split over all devices, and could be in another way.
 
-    Attention of few samples with few heads, say, which could be split along its sequence.
+    Attention of few samples with few heads, say, which could be split along its sequence; all of it
+    where a search splits sequences.
 
     Args:
         found: what the shardings that were said lead to.
@@ -150,6 +151,8 @@ def find_confined(
         given: these shardings, and what is searched for.
         looks_into: whether a compiler runs what an op consists of, and no kernel of its own.
     """
+    if given.search is not None and given.search.sequence_axes:
+        return frozenset(node for node in found.rules if type(node.op) in ALTERNATIVES)
     if not _is_wide(given):
         return frozenset()
     devices = math.prod(axis.size for axis in given.mesh.axes if axis.name != MICRO)

@@ -1,8 +1,9 @@
-"""Parameters of experts: those of which each part is used with activations of its own.
+"""What a search takes as said, as a user would: how batches, sequences and experts are split.
 
-In a product of a parameter and activations such a part is along a dimension that both have, and the
-result has, too: the first one of `ecd,ehd->ech`. Split along it, no device needs parameters of the
-others; activations go to where their expert is (Lepikhin et al., "GShard", 2021).
+Experts are parameters of which each part is used with activations of its own. In a product of such
+a parameter and activations the parts are along a dimension that both have, and the result has, too:
+the first one of `ecd,ehd->ech`. Split along it, no device needs parameters of the others;
+activations go to where their expert is (Lepikhin et al., "GShard", 2021).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mithril.ir.rewrite import regions
 from mithril.mesh import Mesh, Sharding
 from mithril.sharding.layout import FREE, UNSAID, Layout
 from mithril.sharding.regions import links
-from mithril.sharding.search import Search
+from mithril.sharding.search import ANNOTATIONS, Search
 
 
 def find_experts(graph: Graph, parameters: Collection[str]) -> dict[str, int]:
@@ -57,39 +58,54 @@ def _find_groups(rule: Rule, at: int) -> Iterator[int]:
             yield dimension
 
 
-def say_experts(
+def find_sequences(graph: Graph, batches: Collection[str]) -> frozenset[str]:
+    """Return the inputs that are batches of sequences: of tokens by number, or of vectors."""
+    return frozenset(
+        value.name
+        for value in graph.inputs
+        if value.name in batches and value.type.rank == (3 if value.type.dtype.is_float else 2)
+    )
+
+
+def say_layouts(
     graph: Graph, mesh: Mesh, layouts: Mapping[str, Layout], search: Search | None
 ) -> Mapping[str, Layout]:
-    """Return layouts in which batches come, and experts lie, over the axes that a search says.
+    """Return layouts in which inputs lie over the axes that a search says, as far as these divide.
 
     Args:
         graph: a global graph.
         mesh: its devices.
         layouts: what is said, by name.
-        search: what is searched for; without axes of experts nothing more is said.
+        search: what is searched for; nothing more is said in a space that chooses for itself.
     """
-    if search is None or search.expert_axes is None:
+    if search is None or search.spaces != (ANNOTATIONS,):
         return layouts
     said = dict(layouts)
     for value in graph.inputs:
-        dimension = search.experts.get(value.name)
-        axes = search.expert_axes
-        if dimension is None:
-            dimension, axes = 0, search.find_axes(value.name) or frozenset()
-        split = _find_divisors(mesh, axes, value, dimension)
-        if split and layouts.get(value.name, UNSAID).is_free:
-            dims = tuple(split if d == dimension else () for d in range(value.type.rank))
-            said[value.name] = Layout(arrives=FREE, computed=Sharding(mesh, dims))
+        dims = [
+            _find_divisors(mesh, axes, size)
+            for axes, size in zip(_list_axes(value, search), value.type.shape, strict=True)
+        ]
+        if any(dims) and layouts.get(value.name, UNSAID).is_free:
+            said[value.name] = Layout(arrives=FREE, computed=Sharding(mesh, tuple(dims)))
     return said
 
 
-def _find_divisors(
-    mesh: Mesh, axes: Collection[str], value: Value, dimension: int
-) -> tuple[str, ...]:
-    """Return the axes, without as many of the first ones as it takes to divide a dimension."""
+def _list_axes(value: Value, search: Search) -> list[Collection[str]]:
+    """Return over which axes each dimension of an input is to be split."""
+    axes: list[Collection[str]] = [()] * value.type.rank
+    if value.name in search.experts:
+        axes[search.experts[value.name]] = search.expert_axes or ()
+    elif value.type.rank and value.name not in search.parameters:
+        axes[0] = search.find_axes(value.name) or ()
+        if value.name in search.sequences:
+            axes[1] = search.sequence_axes or ()
+    return axes
+
+
+def _find_divisors(mesh: Mesh, axes: Collection[str], size: int) -> tuple[str, ...]:
+    """Return the axes, without as many of the first ones as it takes to divide a size."""
     names = [name for name in mesh.names if name in axes and mesh.sizes[name] > 1]
-    while names and (
-        dimension >= value.type.rank or value.type.shape[dimension] % mesh.product(names)
-    ):
+    while names and size % mesh.product(names):
         names.pop(0)
     return tuple(names)

@@ -1,16 +1,20 @@
-"""Parameters of experts, and searches in which they are split over axes that are said."""
+"""Searches in which batches, sequences and experts are split over axes that are said."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import mithril as ml
 import pytest
 from mithril import P
 from mithril.cli.gpt import Sizes, gpt
 from mithril.compiler import search as searching
-from mithril.ir import Graph
+from mithril.ir import Builder, Graph
 from mithril.mesh import Mesh, Sharding
 from mithril.runtime.planned import plan_backend
-from mithril.sharding import FREE, Layout, Search, find_experts, say_experts
+from mithril.sharding import FREE, Layout, Search, find_experts, find_sequences, say_layouts
+from mithril.sharding.search import ANNOTATIONS, MIXED
+from mithril.types import DType, TensorType
 
 MESH = Mesh(a=2, b=2)
 TOKENS = ml.TensorSpec((8, 4, 16), "float32")
@@ -74,9 +78,13 @@ def test_experts_and_batches_are_split_as_far_as_axes_divide_them(
     mesh, every = Mesh(a=3, b=2), frozenset({"a", "b"})
     layouts = {value.name: Layout(arrives=FREE) for value in graph.inputs}
     search = Search(
-        batches=frozenset({"x"}), batch_axes=frozenset({"b"}), experts=experts, expert_axes=every
+        spaces=(ANNOTATIONS,),
+        batches=frozenset({"x"}),
+        batch_axes=frozenset({"b"}),
+        experts=experts,
+        expert_axes=every,
     )
-    said = say_experts(graph, mesh, layouts, search)
+    said = say_layouts(graph, mesh, layouts, search)
     computed = {name: layout.computed for name, layout in said.items() if layout.computed}
     assert {name: sharding.spec for name, sharding in computed.items()} == {
         "x": P("b", None, None),
@@ -84,6 +92,38 @@ def test_experts_and_batches_are_split_as_far_as_axes_divide_them(
         "moe.experts.out.weight": P("b", None, None),
     }
     fixed = {"moe.experts.in.weight": Layout(arrives=Sharding.replicated(mesh, 3))}
-    left = say_experts(graph, mesh, {**layouts, **fixed}, search)
+    left = say_layouts(graph, mesh, {**layouts, **fixed}, search)
     assert left["moe.experts.in.weight"] == fixed["moe.experts.in.weight"]
-    assert say_experts(graph, mesh, layouts, Search(experts=experts)) == layouts
+    assert say_layouts(graph, mesh, layouts, Search(experts=experts)) == layouts
+    mixed = replace(search, spaces=(MIXED,))
+    assert say_layouts(graph, mesh, layouts, mixed) == layouts
+
+
+def test_sequences_are_the_second_dimension_of_tokens_and_of_vectors() -> None:
+    builder = Builder()
+    for name, shape, dtype in (
+        ("tokens", (8, 6), DType.int32),
+        ("vectors", (8, 6, 16), DType.float32),
+        ("features", (8, 16), DType.float32),
+        ("images", (8, 3, 6, 6), DType.float32),
+        ("labels", (8,), DType.int32),
+        ("weight", (8, 6, 16), DType.float32),
+    ):
+        builder.input(TensorType(shape, dtype), name)
+    graph = builder.build({})
+    batches = frozenset({"tokens", "vectors", "features", "images", "labels"})
+    sequences = find_sequences(graph, batches)
+    assert sequences == {"tokens", "vectors"}
+    search = Search(
+        spaces=(ANNOTATIONS,), batches=batches, parameters=frozenset({"weight"}),
+        batch_axes=frozenset({"a"}), sequences=sequences, sequence_axes=frozenset({"b"}),
+    )  # fmt: skip
+    layouts = {value.name: Layout(arrives=FREE) for value in graph.inputs}
+    said = say_layouts(graph, Mesh(a=2, b=2), layouts, search)
+    assert {n: one.computed.spec for n, one in said.items() if one.computed} == {
+        "tokens": P("a", "b"),
+        "vectors": P("a", "b", None),
+        "features": P("a", None),
+        "images": P("a", None, None, None),
+        "labels": P("a"),
+    }
