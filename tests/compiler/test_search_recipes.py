@@ -13,7 +13,7 @@ from mithril.compiler import faster_plan
 from mithril.compiler import search as searching
 from mithril.errors import MithrilError
 from mithril.ops.alternatives import ALTERNATIVES, WAYS, find_alternative
-from mithril.ops.attention import Attention
+from mithril.ops.attention import Attention, AttentionGradient
 from mithril.ops.functions import Relu
 from mithril.plan import Plan
 from mithril.sharding import Search
@@ -133,6 +133,13 @@ def test_a_sequence_is_not_exchanged_for_heads_that_are_too_few() -> None:
     assert "all_to_all" not in used
 
 
+def test_attention_to_another_sequence_is_left_as_it_is() -> None:
+    """Neither a ring, nor causal attention that gathers keys, has more keys than queries."""
+    said = {"batch_axes": frozenset({"data"}), "sequence_axes": LAST}
+    plan = plan_tried("encoder_decoder", "data=2, tensor=4", said)
+    assert plan.search.space == "annotations"
+
+
 def test_a_model_whose_heads_are_too_few_is_planned_otherwise() -> None:
     """Two heads cannot be exchanged over four devices, as the model asks for a split sequence."""
     model = ml.Model()
@@ -231,6 +238,9 @@ def test_alternatives_compute_the_same() -> None:
     assert find_alternative(Attention(False, 1.0), [q, k, k], 1) is not None
     assert find_alternative(Relu(), [q], 0) is None
     assert find_alternative(Attention(False, 1.0), [q, q, q], WAYS) is None
+    total = TensorType((2, 4, 16), DType.float32)
+    slope = AttentionGradient(True, 1.0), [q, k, k, q, total, q]
+    assert [find_alternative(*slope, way) is None for way in range(WAYS)] == [True, True, False]
 
 
 def test_the_loss_of_a_split_vocabulary_is_found() -> None:

@@ -52,6 +52,16 @@ class _GatheredKeys(SplitSequence):
     def exchanges(self) -> bool:
         return self.causal
 
+    def infer(self, inputs: Types) -> Types:
+        found = super().infer(inputs)
+        s, t = inputs[0].shape[1], inputs[1].shape[1]
+        if self.causal and s != t:
+            raise ShapeError(
+                f"causal attention that gathers keys has {s} queries and {t} keys; it balances one "
+                f"sequence over devices; give both the same one, or context_parallel='ulysses'"
+            )
+        return found
+
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return replace(super().rule(inputs, outputs), gathered=frozenset("t"))
 
@@ -62,16 +72,6 @@ class AllGatherAttention(_GatheredKeys, Attention):
     """Attention whose queries may be split along their sequence; see `Attention`."""
 
     name: ClassVar[str] = "all_gather_attention"
-
-    def infer(self, inputs: Types) -> Types:
-        found = super().infer(inputs)
-        s, t = inputs[0].shape[1], inputs[1].shape[1]
-        if self.causal and s != t:
-            raise ShapeError(
-                f"causal attention that gathers keys has {s} queries and {t} keys; it balances one "
-                f"sequence over devices; give both the same one, or context_parallel='ulysses'"
-            )
-        return found
 
     def backward(self) -> Op:
         return AllGatherAttentionGradient(self.causal, self.scale)

@@ -38,12 +38,7 @@ class RingAttention(SplitSequence, Attention):
 
     def infer(self, inputs: Types) -> Types:
         found = super().infer(inputs)
-        s, t = inputs[0].shape[1], inputs[1].shape[1]
-        if s != t:
-            raise ShapeError(
-                f"ring attention has {s} queries and {t} keys; a device passes on as many keys as "
-                f"it has queries; give both the same sequence, or context_parallel='ulysses'"
-            )
+        _check_lengths(inputs)
         return found
 
     def backward(self) -> Op:
@@ -61,8 +56,27 @@ class RingAttentionGradient(SplitSequence, AttentionGradient):
     name: ClassVar[str] = "ring_attention_gradient"
     keys: ClassVar[str] = "s"
 
+    def infer(self, inputs: Types) -> Types:
+        found = super().infer(inputs)
+        _check_lengths(inputs)
+        return found
+
     def exchange(self, inputs: Tensors, group: Group, length: int) -> Tensors:
         return _backward(inputs, Ring(group, length, self.causal), self.scale)
+
+
+def _check_lengths(inputs: Types) -> None:
+    """Raise unless there are as many keys as queries.
+
+    Raises:
+        ShapeError: there are not.
+    """
+    s, t = inputs[0].shape[1], inputs[1].shape[1]
+    if s != t:
+        raise ShapeError(
+            f"ring attention has {s} queries and {t} keys; a device passes on as many keys as "
+            f"it has queries; give both the same sequence, or context_parallel='ulysses'"
+        )
 
 
 # ------------------------------------------------------------------ forward
