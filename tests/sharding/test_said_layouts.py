@@ -95,6 +95,9 @@ def test_experts_and_batches_are_split_as_far_as_axes_divide_them(
     left = say_layouts(graph, mesh, {**layouts, **fixed}, search)
     assert left["moe.experts.in.weight"] == fixed["moe.experts.in.weight"]
     assert say_layouts(graph, mesh, layouts, Search(experts=experts)) == layouts
+    refusing = replace(search, whole=(("*.out.weight", "b"), ("x", "a")))
+    found = say_layouts(graph, mesh, layouts, refusing)
+    assert {name for name, one in found.items() if one.computed} == {"x", "moe.experts.in.weight"}
     mixed = replace(search, spaces=(MIXED,))
     assert say_layouts(graph, mesh, layouts, mixed) == layouts
 

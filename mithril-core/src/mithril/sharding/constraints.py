@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import filter as match_names
-from fnmatch import fnmatchcase
 
 from mithril.errors import MithrilError, OptionError, nearest
 from mithril.ir import Graph, Node, Value
@@ -87,7 +86,7 @@ class Constraints:
         self, value: Value, shardings: Sequence[Sharding], search: Search
     ) -> tuple[Sharding, ...]:
         """Return those that split a value over no axis that a search keeps from it."""
-        axes = {axis for pattern, axis in search.whole if fnmatchcase(value.name, pattern)}
+        axes = search.find_refused(value.name)
         if not axes:
             return tuple(shardings)
         parts = {part.name for part in self.mesh.axes if {part.name, part.origin} & axes}

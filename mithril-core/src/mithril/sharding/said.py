@@ -91,7 +91,7 @@ def say_layouts(
     return said
 
 
-def _list_axes(value: Value, search: Search) -> list[Collection[str]]:
+def _list_axes(value: Value, search: Search) -> list[frozenset[str]]:
     """Return over which axes each dimension of an input is to be split."""
     axes: list[Collection[str]] = [()] * value.type.rank
     if value.name in search.experts:
@@ -100,7 +100,8 @@ def _list_axes(value: Value, search: Search) -> list[Collection[str]]:
         axes[0] = search.find_axes(value.name) or ()
         if value.name in search.sequences:
             axes[1] = search.sequence_axes or ()
-    return axes
+    refused = search.find_refused(value.name)
+    return [frozenset(some) - refused for some in axes]
 
 
 def _find_divisors(mesh: Mesh, axes: Collection[str], size: int) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from mithril.ir import Op, Rule
@@ -128,6 +129,10 @@ class Search:
         if name in self.batches or name in self.cotangents:
             return self.batch_axes
         return self.rest_axes if name in self.parameters else None
+
+    def find_refused(self, name: str) -> set[str]:
+        """Return the mesh axes over which a value is not to be split."""
+        return {axis for pattern, axis in self.whole if fnmatchcase(name, pattern)}
 
     def refuses(self, kind: str, nbytes: int) -> bool:
         """Return whether a collective may not occur."""
