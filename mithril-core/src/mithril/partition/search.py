@@ -176,7 +176,7 @@ def _search(
     """
     start = time.perf_counter()
     known: dict[Hashable, list[Way]] = search.known.ways
-    where = search.spaces, search.batch_axes, search.rest_axes
+    where = search.spaces, search.batch_axes, search.rest_axes, search.sequence_axes
     said = say_layouts(graph, mesh, layouts, search)
     key = graph, mesh, where, tuple(said.items())
 
