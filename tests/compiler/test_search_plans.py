@@ -9,9 +9,10 @@ import mithril as ml
 import pytest
 from mithril.plan import Plan
 from mithril.runtime.planned import plan_backend
-from mithril.sharding import Known, MovePrices, Way
+from mithril.sharding import Known, MovePrices, Search, Way
 
 pipeline = import_module("mithril.compiler.pipeline")
+searching = import_module("mithril.partition.search")
 
 
 def list_programs(plan: Plan) -> str:
@@ -46,6 +47,29 @@ def test_a_choice_that_several_searches_find_is_planned_once(
     ml.compile(model, backend, auto_partition=True, shapes={"input": (4096, 32)}).plan  # noqa: B018
     assert len(laid_out) > len(made) == len(set(made))
     assert set(made) == set(laid_out)
+
+
+def test_a_way_that_costs_more_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss as one op and expanded; of further shares that are hidden the better one."""
+    searched: list[tuple[tuple[str, ...], float, object]] = []
+    search_in = searching._search_in
+
+    def note(way: Way, search: Search, *given: object) -> object:
+        searched.append((search.spaces, search.hidden, way.graph))
+        return search_in(way, search, *given)
+
+    monkeypatch.setattr(searching, "_search_in", note)
+    model = ml.Model()
+    model |= ml.Linear(4096, name="head")(input="x", output="logits")
+    model |= ml.CrossEntropy(name="end")(input="logits", target="target", output="loss")
+    shapes = {"x": ml.TensorSpec((64, 32)), "target": ml.TensorSpec((64,), "int32")}
+    backend = plan_backend(ml.Mesh(a=4, b=2), "h100-sxm")
+    ml.compile(model, backend, auto_partition=True, shapes=shapes).plan  # noqa: B018
+    first = [graph for spaces, hidden, graph in searched if (spaces, hidden) == (("mixed",), 0.0)]
+    later = [graph for spaces, hidden, graph in searched if (spaces, hidden) == (("mixed",), 0.5)]
+    assert len(first) == 2
+    assert len(later) == 1
+    assert later[0] in first
 
 
 def list_known() -> list[object]:

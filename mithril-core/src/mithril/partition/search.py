@@ -198,6 +198,8 @@ def _search(
     if not found:
         raise refusals[0]
     result, solution = min(found, key=lambda one: one[0].cost)
+    if search.memory is None:  # other shares that are hidden are tried with the best way alone
+        known[key] = [way for way in known[key] if way.graph is solution.graph]
     bound, wall = min(r.bound for r, _ in found), time.perf_counter() - start
     return replace(solution, result=replace(result, bound=bound, wall=wall))
 
