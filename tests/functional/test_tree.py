@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 from mithril.mesh import P
-from mithril.trees import flatten, names, numbers, rebuild, spread
+from mithril.trees import collect_leaves, flatten, names, numbers, rebuild, spread
 
 
 class Point(NamedTuple):
@@ -49,6 +49,31 @@ def test_other_trees_have_other_structures_or_leaves(one: object, other: object)
     second: list = []
     alike = flatten(one, first) == flatten(other, second)
     assert (alike and repr(first) == repr(second)) == (repr(one) == repr(other))
+
+
+@given(TREES, TREES)
+def test_a_structure_that_is_known_is_recognised(one: object, other: object) -> None:
+    class Thing:
+        """Neither a container nor a number."""
+
+    def replace_leaves(tree: object) -> object:
+        return rebuild(structure := flatten(tree, []), [Thing() for _ in names(structure, "t")])
+
+    known, given = replace_leaves(one), replace_leaves(other)
+    structure, leaves = flatten(known, first := []), []
+    assert collect_leaves(known, structure, leaves)
+    assert list(map(id, leaves)) == list(map(id, first))
+    # What stands at a leaf is not looked at: only a tree without containers there is told apart.
+    leaves = []
+    if collect_leaves(given, structure, leaves) and all(isinstance(x, Thing) for x in leaves):
+        assert flatten(given, []) == structure
+    else:
+        assert flatten(given, []) != structure
+
+
+def test_numbers_and_fixed_leaves_are_not_recognised() -> None:
+    assert not collect_leaves([1.0], flatten([1.0], []), [])
+    assert not collect_leaves("a", flatten("a", [], lambda x: True), [])
 
 
 def test_fixed_leaves_are_a_part_of_the_structure() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from mithril import P
 from mithril.engine import Engine
-from mithril.runtime.call import Bindings
+from mithril.runtime.bindings import Bindings
+from mithril.runtime.functional.arguments import Signature
 from mithril.runtime.input_conversion import InputConverter
 
 from tests.functional.backends import close, every_backend, floats, opened
@@ -361,13 +362,44 @@ def test_the_last_call_is_known_by_its_form_and_its_kinds() -> None:
     double = ml.jit(lambda p: p["a"] * 2)
     double({"a": x})
     bindings: Bindings[Any, Any] = double._bindings
-    form = bindings._last.form  # type: ignore[union-attr]
+    form = bindings.last.form  # type: ignore[union-attr]
     assert bindings.of_last(form, [x]) is not None
     assert bindings.of_last(form, [backend.ones(5)]) is None
     assert bindings.of_last(form, [1.0]) is None
     assert bindings.of_last(form, [x, x]) is None
     assert bindings.of_last("another", [x]) is None
     assert len(bindings) == bindings.made == 1
+
+
+def test_a_call_like_the_last_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = line()
+    x, read = backend.ones(4), []
+    add = ml.jit(lambda p, q: {"sum": p["a"] + q, "all": [p["a"], None]}, backend=backend)
+    find = Signature.read
+
+    def tell(self: Any, *given: Any) -> Any:
+        read.append(given)
+        return find(self, *given)
+
+    monkeypatch.setattr(Signature, "read", tell)
+    first = add({"a": x}, x)
+    assert len(read) == 1
+    again = add({"a": x * 3}, x)
+    assert len(read) == 1
+    close(first["sum"], np.full(4, 2.0))
+    close(again["sum"], np.full(4, 4.0))
+    close(again["all"][0], np.full(4, 3.0))
+    others: list[tuple[Any, ...]] = [
+        ({"a": x}, 2.0),
+        ({"a": backend.ones(1)}, x),
+        ({"a": np.ones(4)}, x),
+    ]
+    for count, other in enumerate(others, 2):
+        close(add(*other)["sum"], np.asarray(other[0]["a"]) + np.asarray(other[1]))
+        assert len(read) == count
+    for wrong in (({"b": x}, x), ([x], x)):
+        with pytest.raises((KeyError, TypeError)):
+            add(*wrong)
 
 
 def test_only_what_is_not_of_the_last_kinds_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

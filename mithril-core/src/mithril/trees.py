@@ -10,7 +10,7 @@ from __future__ import annotations
 import reprlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -107,6 +107,44 @@ def flatten(
         return Leaf((type(tree), tree))
     leaves.append(tree)
     return NUMBER if isinstance(tree, bool | int | float | np.generic) else LEAF
+
+
+def collect_leaves(tree: object, structure: Structure, leaves: list[Any]) -> bool:
+    """Add the leaves of a tree to a list, and return whether it has a structure that is known.
+
+    It takes a fraction of the time of `flatten`, because no leaf is looked at: what stands at one
+    may also be a container, or a number.
+
+    Args:
+        tree: anything.
+        structure: of a tree with nothing but arrays; any other is none that is recognised.
+        leaves: the list; of a tree of another structure some leaves may be added.
+
+    >>> structure = flatten({"w": np.ones(2), "rest": [np.ones(3), None]}, [])
+    >>> found = []
+    >>> collect_leaves({"w": 1, "rest": [2, None]}, structure, found), found
+    (True, [1, 2])
+    >>> collect_leaves({"w": 1, "rest": [2]}, structure, []), collect_leaves([1], structure, [])
+    (False, False)
+    """
+    if structure is None:
+        return tree is None
+    if isinstance(structure, Leaf):
+        leaves.append(tree)
+        return structure == LEAF
+    if type(tree) is not structure.kind:
+        return False
+    container: Any = tree
+    if issubclass(structure.kind, dict):
+        if tuple(container) != structure.keys:
+            return False
+        container = container.values()
+    elif len(container) != len(structure.keys):
+        return False
+    if structure.children == (LEAF,) * len(structure.children):
+        leaves.extend(container)
+        return True
+    return all(map(collect_leaves, container, structure.children, repeat(leaves)))
 
 
 def _check_depth(depth: int) -> None:

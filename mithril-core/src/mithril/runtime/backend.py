@@ -22,7 +22,8 @@ from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.compression import PLAIN, Compression
 from mithril.partition.limits import check_dtypes
 from mithril.runtime.array import Array, Kind
-from mithril.runtime.call import Bindings, Bound, Interface, bind
+from mithril.runtime.bindings import Bindings
+from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.creation import Creation
 from mithril.runtime.eager_plans import find_common_sharding, plan_in_place
 from mithril.runtime.family import Family, OpenProfile, bring_over, follow_kind

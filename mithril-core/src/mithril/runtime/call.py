@@ -1,19 +1,18 @@
 """Calls: a plan on an engine, how arrays go in and come out, and which arrays it is for.
 
 Models, functions and single ops are run alike. Each makes a graph and says how its arrays lie; from
-there on `bind` plans it, a `Bound` runs it, and `Bindings` find it again for arrays of kinds that
-were passed before. Nothing here knows a backend.
+there on `bind` plans it, a `Bound` runs it, and `Bindings` (`runtime.bindings`) find it again for
+arrays of kinds that were passed before. Nothing here knows a backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import repeat
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from time import perf_counter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mithril.compiler import PlanOptions, Request, Target, make_plan
 from mithril.engine import Engine, Executable, Observer
@@ -27,16 +26,12 @@ from mithril.plan import Plan, Port
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.checked_run import check_outputs, run_and_compare
 from mithril.runtime.donation import check_donated, give_up
-from mithril.runtime.lru import LRUCache
 from mithril.runtime.observing import Occasion, Run, tell_compiled, watch
-from mithril.runtime.unplaced import settle
+from mithril.runtime.unplaced import find_unsettled, settle
 
-Form = TypeVar("Form", bound=Hashable)
 Source = TypeVar("Source")
 Pick = Callable[[Any], Sequence[Any]]
 _Parts = tuple[Run, Pick | None, Pick | None, list[Kind], bool, Any]
-_kind, _shards = attrgetter("kind"), attrgetter("shards")
-_KIND, _NONE = repeat("kind"), repeat(None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,10 +141,13 @@ class Bound(Generic[Source]):
         Raises:
             BackendError: an array was donated before, or is donated and needed otherwise.
         """
+        others = find_unsettled(arrays, self.settled, positions)
+        if not others:
+            return list(arrays)
         if self.interface.donated:  # before a copy hides that one is passed twice
-            held = list(map(_shards, arrays))
+            held = [x.shards for x in arrays]
             check_donated(arrays, held, self.interface.arguments, self.interface.donated)
-        return settle(arrays, self.settled, positions)
+        return settle(arrays, self.settled, others)
 
     @cached_property
     def results(self) -> tuple[int, ...]:
@@ -170,7 +168,7 @@ class Bound(Generic[Source]):
         An array that is given up is lost if the run fails and may have written into its memory.
         """
         execute, order, choose, kinds, is_donated, owner = self._parts
-        given: Sequence[Any] = list(map(_shards, arrays))
+        given: Sequence[Any] = [x.shards for x in arrays]
         if is_donated:
             check_donated(arrays, given, self.interface.arguments, self.interface.donated)
         if order is not None:
@@ -259,169 +257,6 @@ def bind(
 def says_sharding(graph: Graph) -> bool:
     """Return whether a line of the user's code says how a value of a graph lies."""
     return any(isinstance(node.op, Constrain) for node in all_nodes(graph))
-
-
-class LastCall(NamedTuple, Generic[Form, Source]):
-    """What ran last, and for what; a whole, which another thread may replace.
-
-    Args:
-        form: of the call.
-        kinds: of the arrays, as its plan took them; one may become an equal one.
-        said: what was said of each.
-        bound: what ran.
-    """
-
-    form: Form
-    kinds: list[Kind]
-    said: list[Kind]
-    bound: Bound[Source]
-
-    def find_others(self, given: Sequence[Any]) -> list[int]:
-        """Return the positions of what is not of the very kinds of this call.
-
-        All others are arrays, and lie as its plan takes them.
-
-        Args:
-            given: arrays, or what users passed for them, in a call of the same form.
-        """
-        kinds = zip(map(getattr, given, _KIND, _NONE), self.kinds)  # noqa: B905 - of equal length
-        return [position for position, (kind, known) in enumerate(kinds) if kind is not known]
-
-    def serves(self, arrays: Sequence[Array], others: Sequence[int]) -> bool:
-        """Return whether the same is said of the arrays of another call.
-
-        Args:
-            arrays: what is passed in it.
-            others: the positions of those that are not of the very kinds of this one.
-        """
-        for position in others:
-            kind = arrays[position].kind
-            if kind != self.kinds[position] and kind.said != self.said[position]:
-                return False
-        return True
-
-
-class Bindings(Generic[Form, Source]):
-    """Bound plans, by the form of a call and the kinds of the arrays in it.
-
-    Of an unplaced array the key has the type alone (`Kind.said`): a plan is not made twice because
-    it lies otherwise. A loop calls with arrays of the same kinds again and again: the last call is
-    recognised without a look into the table.
-
-    Args:
-        capacity: how many are kept; the one unused for longest goes first.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.made = 0
-        self._known: LRUCache[tuple[Form, tuple[Kind, ...]], Bound[Source]] = LRUCache(capacity)
-        self._alike: LRUCache[Any, list[tuple[tuple[Kind, ...], Bound[Source]]]]
-        self._alike = LRUCache(capacity)
-        self._last: LastCall[Form, Source] | None = None
-
-    def of_last(self, form: Form, given: Sequence[Any]) -> Bound[Source] | None:
-        """Return what the last call ran, if this one is alike; what is no array never is.
-
-        Args:
-            form: of the call.
-            given: arrays, or what users passed for them.
-        """
-        last = self._last
-        if last is None or last.form != form:
-            return None
-        try:
-            kinds = list(map(_kind, given))
-        except AttributeError:
-            return None
-        if kinds != last.kinds:
-            return None
-        last.kinds[:] = kinds  # equal ones, which are known from now on without a comparison
-        return last.bound
-
-    def of_last_said(
-        self,
-        form: Form,
-        given: Sequence[Any],
-        convert: Callable[[Sequence[int] | None], list[Array]],
-    ) -> tuple[list[Array], Bound[Source] | None, Sequence[int] | None]:
-        """Return arrays for what is passed, and what the last call ran if the same is said of them.
-
-        Args:
-            form: of the call.
-            given: arrays, or what users passed for them.
-            convert: returns all of it as arrays; only what is at some positions may be no such
-                array yet, or, with None, anything.
-
-        Returns:
-            The arrays; what ran, or None; and the positions of those that may lie otherwise than
-            its plan takes them, None for any.
-        """
-        last = self._last
-        if last is None or last.form != form:
-            return convert(None), None, None
-        others = last.find_others(given)
-        arrays = convert(others)
-        return (arrays, last.bound, others) if last.serves(arrays, others) else (arrays, None, None)
-
-    def remember(self, form: Form, arrays: Sequence[Array], bound: Bound[Source]) -> None:
-        """Remember a call, so that the next one like it is recognised.
-
-        Args:
-            form: of the call.
-            arrays: as the plan takes them.
-            bound: what runs.
-        """
-        kinds = list(map(_kind, arrays))
-        self._last = LastCall(form, kinds, [kind.said for kind in kinds], bound)
-
-    def find(self, form: Form, kinds: Sequence[Kind]) -> Bound[Source] | None:
-        """Return what is bound for such a call, None if nothing is (any more).
-
-        What was bound for unplaced arrays serves placed ones, too, that lie as its plan wants.
-        """
-        key = form, tuple(kinds)
-        bound = self._known.get(key)
-        if bound is not None:
-            return bound
-        for planned, bound in self._alike.get(_types(*key)) or ():
-            if all(map(_serves, planned, key[1], bound.settled)):
-                self._known.put(key, bound)
-                return bound
-        return None
-
-    def keep(
-        self, form: Form, kinds: Sequence[Kind], bound: Bound[Source], *, is_planned: bool = True
-    ) -> None:
-        """Keep what was bound for such a call.
-
-        Args:
-            form: of the call.
-            kinds: what is said of its arrays.
-            bound: what runs.
-            is_planned: whether a plan was made for it; it may be that of another form.
-        """
-        self.made += is_planned
-        key = form, tuple(kinds)
-        self._known.put(key, bound)
-        if any(kind.sharding is None for kind in key[1]):
-            alike = self._alike.get(_types(*key)) or []
-            self._alike.put(_types(*key), [(key[1], bound), *alike[: ALIKE - 1]])
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-
-ALIKE = 16
-"""How many plans for arrays of the same types are tried for arrays that lie otherwise."""
-
-
-def _types(form: Hashable, kinds: Sequence[Kind]) -> Hashable:
-    return form, tuple(kind.type for kind in kinds)
-
-
-def _serves(planned: Kind, given: Kind, settled: Sharding) -> bool:
-    """Return whether a plan takes an array: it is what was planned for, or lies as it wants."""
-    return given == planned or (planned.sharding is None and given.sharding == settled)
 
 
 def pick(keys: Sequence[str] | Sequence[int]) -> Pick:

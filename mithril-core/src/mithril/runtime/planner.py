@@ -33,7 +33,8 @@ from mithril.plan import Plan
 from mithril.runtime.array import Kind
 from mithril.runtime.asked import ArgumentKinds, Asked, Evaluation
 from mithril.runtime.backend import Backend
-from mithril.runtime.call import Bindings, Bound, Interface, bind, says_sharding
+from mithril.runtime.bindings import Bindings
+from mithril.runtime.call import Bound, Interface, bind, says_sharding
 from mithril.runtime.capture import Captured, layout_of
 from mithril.runtime.host_indices import find_index_uses
 from mithril.runtime.layer_placement import place_layers

@@ -107,16 +107,33 @@ def settle(
         positions: of those that may lie otherwise; by default any may.
     """
     found = list(arrays)
-    for position in range(len(arrays)) if positions is None else positions:
+    for position in find_unsettled(arrays, wanted, positions):
         x, sharding = arrays[position], wanted[position]
-        kind = x.kind
-        if kind.is_placed or kind.sharding is sharding or kind.sharding == sharding:
+        if x.kind.sharding == sharding:  # it was passed before, and moved in place
             continue
         # One that is passed twice, and wanted in two ways, stays as it is, and copies are moved.
         if sum(map(is_, arrays, repeat(x))) == 1 or _is_wanted_alike(x, arrays, wanted):
             settle_one(x, sharding)
         else:
             found[position] = _lay_out(x, sharding)
+    return found
+
+
+def find_unsettled(
+    arrays: Sequence[Array], wanted: Sequence[Sharding], positions: Sequence[int] | None = None
+) -> list[int]:
+    """Return the positions of arrays that do not lie as a plan takes them, and may be moved.
+
+    Args:
+        arrays: what is passed.
+        wanted: how each shall lie.
+        positions: of those that may lie otherwise; by default any may.
+    """
+    found = []
+    for position in range(len(arrays)) if positions is None else positions:
+        kind, sharding = arrays[position].kind, wanted[position]
+        if not (kind.is_placed or kind.sharding is sharding or kind.sharding == sharding):
+            found.append(position)
     return found
 
 

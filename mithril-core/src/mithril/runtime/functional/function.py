@@ -19,7 +19,8 @@ from mithril.ops.constrain import apply_constraint
 from mithril.plan import Plan
 from mithril.report import explain
 from mithril.runtime.array import Array, ArrayBackend, Kind
-from mithril.runtime.call import Bindings, Bound
+from mithril.runtime.bindings import Bindings
+from mithril.runtime.call import Bound
 from mithril.runtime.creation import Creation
 from mithril.runtime.donation import give_up_moved
 from mithril.runtime.functional.arguments import Form, Signature, name_of
@@ -130,6 +131,12 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; inside another function that is traced, become a part of it."""
         leaves: list[Any] = []
+        last = self._bindings.last
+        if last is not None and not kwargs and last.form.collect_leaves(args, leaves):
+            bound = last.find(leaves)
+            if bound is not None:
+                return _run(bound, leaves)
+        leaves.clear()
         form = self._read(args, kwargs, leaves)
         bound = self._bindings.of_last(form, leaves)
         if bound is not None:

@@ -15,37 +15,29 @@ import numpy as np
 
 from mithril.compiler import Request
 from mithril.cost import PlanMemory
-from mithril.errors import (
-    GraphError,
-    ShapeError,
-    kind_of,
-    nearest,
-)
+from mithril.errors import GraphError, ShapeError, kind_of
 from mithril.keywords import checked_keywords
 from mithril.mesh import Box, Sharding, onto
-from mithril.models.trace_context import SEED
 from mithril.optim import check_learning_rates
 from mithril.plan import Plan, Port
-from mithril.plan.names import FACTOR, next_of
+from mithril.plan.names import FACTOR
 from mithril.report import explain
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
-from mithril.runtime.call import Bindings, Bound, Interface, bind
+from mithril.runtime.bindings import Bindings
+from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.compiled import CompiledModel
+from mithril.runtime.lru import LRUCache
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.sampling import Key, read_seed
 from mithril.runtime.submesh import move_to
 from mithril.runtime.training.loss_scale import TYPES, LossScale
-from mithril.runtime.training.optimizer import (
-    OPTIMIZER,
-    STEP,
-)
 from mithril.runtime.training.planner import StepPlanner, StepSource
 from mithril.runtime.training.state import Metrics, TrainState
+from mithril.runtime.training.state_form import StateForm, learn_form
 from mithril.runtime.training.step_count import Warmup
 from mithril.runtime.unplaced import settle
 from mithril.sharding import Layout
-from mithril.trees import flatten, names
 from mithril.types import TensorType, as_dtype
 
 KEPT = 64
@@ -68,6 +60,7 @@ class TrainStep:
         self._bindings: Bindings[int | None, StepSource] = Bindings(KEPT)
         self._latest = planner.bind(planner.first)
         self._bindings.keep(None, [kind.said for kind in planner.first], self._latest)
+        self._forms: LRUCache[Bound[StepSource], StateForm] = LRUCache(KEPT)
         self._warmup = Warmup(planner.warmups)
 
     # ------------------------------------------------------------------ what the plan tells
@@ -145,13 +138,13 @@ class TrainStep:
         step = _check_state(state).step
         warmup = self._warmup.find(step)
         bound = self._find(inputs, warmup)
-        source = bound.interface.source
-        arrays = [*inputs, *self._flatten(state, bound, warmup), *source.captured.held]
-        made = bound.run(bound.settle(arrays))
-        after = dict(zip(bound.interface.results, made, strict=True))
-        following = self._next(state, after, source)
+        form, arrays = self._take(state, bound, is_warmup=warmup is not None)
+        kept, held = form.take(arrays), bound.interface.source.captured.held
+        others = [*range(len(inputs)), *range(len(inputs) + len(kept), len(bound.settled))]
+        made = bound.run(bound.settle([*inputs, *kept, *held], others))
+        following, metrics = form.make_next(made, arrays)
         self._warmup.count(step, following.step)
-        return following, Metrics({name: after[output] for name, output in source.metrics.items()})
+        return following, metrics
 
     # ------------------------------------------------------------------ state
 
@@ -188,7 +181,8 @@ class TrainStep:
         wanted = self.compiled.parameters
         if given is not None:
             arrays = self.compiled.convert_parameters(given)
-            _check_types("params", wanted, arrays, bound)
+            for name, x in zip(wanted, arrays, strict=True):
+                _check_type("params", name, x, bound)
             kept = [bound.ports[name].sharding for name in wanted]
             return Parameters(zip(wanted, settle(arrays, kept), strict=True))
         return Parameters(
@@ -218,55 +212,30 @@ class TrainStep:
         wanted = (bound.ports[name].sharding for name in state.types)
         return state.rebuild(_separate(list(map(move_to, arrays, wanted))))
 
-    def _flatten(
-        self, state: TrainState, bound: Bound[StepSource], warmup: int | None
-    ) -> list[Array]:
-        """Return the arrays of a state in the order of the arguments.
+    def _take(
+        self, state: TrainState, bound: Bound[StepSource], *, is_warmup: bool
+    ) -> tuple[StateForm, list[Array]]:
+        """Return the form of a state, and its arrays as the plan takes them.
 
         Raises:
             GraphError: it is none of this step.
         """
-        source = bound.interface.source
-        found: dict[str, Array] = dict(state.params)
-        leaves: list[Any] = []
-        structure = flatten(state.optimizer, leaves)
-        found |= dict(zip(names(structure, OPTIMIZER), leaves, strict=True))
-        found |= {**state.statistics, **state.loss_scale, STEP: state.step, SEED: state.seed}
-        wanted = (*source.kept, *source.passed)
-        kept = state.compression
-        found |= kept if warmup is None else {n: kept[n] for n in source.compression if n in kept}
-        missing = [name for name in wanted if name not in found]
-        unknown = [name for name in found if name not in wanted and name != SEED]
-        if missing or unknown:
-            what = f"lacks '{missing[0]}', which" if missing else f"has '{unknown[0]}', which"
-            near = nearest(missing[0], unknown) if missing else ""
-            raise GraphError(
-                f"state {what} this step {'keeps' if missing else 'does not keep'}{near}; it is "
-                f"the state of another model or optimiser; make one with step.init()"
+        form = self._forms.get(bound)
+        arrays = None if form is None else form.collect(state)
+        if form is None or arrays is None:
+            interface = bound.interface
+            form, arrays = learn_form(
+                state, interface.source, interface.results, is_warmup=is_warmup
             )
-        arrays = [self.backend.own(found[name], f"'{name}' of the state") for name in wanted]
-        _check_types("state", wanted, arrays, bound)
-        # A state that was loaded, or placed by hand, is brought to where the plan has it.
-        lies = (bound.ports[name].sharding for name in wanted)
-        return [
-            x if x.sharding == s else self.backend.lay_out(x, s)
-            for x, s in zip(arrays, lies, strict=True)
-        ]
-
-    def _next(
-        self, before: TrainState, made: Mapping[str, Array], source: StepSource
-    ) -> TrainState:
-        params = Parameters((name, made.get(next_of(name), x)) for name, x in before.params.items())
-        leaves = [made[next_of(name)] for name in source.state.types]
-        return TrainState(
-            params,
-            source.state.rebuild(leaves),
-            {port: made[next_of(port)] for port in before.statistics},
-            made[next_of(STEP)],
-            made.get(next_of(SEED), before.seed),
-            {name: made[next_of(name)] for name in before.loss_scale},
-            {name: made.get(next_of(name), x) for name, x in before.compression.items()},
-        )
+            for name, place in form.places.items():
+                x = self.backend.own(arrays[place], f"'{name}' of the state")
+                _check_type("state", name, x, bound)
+                # A state that was loaded, or placed by hand, is brought to where the plan has it.
+                lies = bound.ports[name].sharding
+                arrays[place] = x if x.sharding == lies else self.backend.lay_out(x, lies)
+            form.kinds[:] = [self.backend.own(x, "an array of the state").kind for x in arrays]
+            self._forms.put(bound, form)
+        return form, arrays
 
     def _find(self, inputs: Sequence[Array], warmup: int | None) -> Bound[StepSource]:
         """Return the step for a batch, planned if need be."""
@@ -292,16 +261,13 @@ def _check_state(state: object) -> TrainState:
     return state
 
 
-def _check_types(
-    what: str, names: Sequence[str], arrays: Sequence[Array], bound: Bound[StepSource]
-) -> None:
-    for name, x in zip(names, arrays, strict=True):
-        expected = bound.ports[name].type
-        if x.type != expected:
-            raise ShapeError(
-                f"{what} has '{name}' as {x.type}; with these inputs the step needs {expected}; "
-                f"pass inputs of the size that the state was made for, or make another step"
-            )
+def _check_type(what: str, name: str, x: Array, bound: Bound[StepSource]) -> None:
+    expected = bound.ports[name].type
+    if x.type != expected:
+        raise ShapeError(
+            f"{what} has '{name}' as {x.type}; with these inputs the step needs {expected}; "
+            f"pass inputs of the size that the state was made for, or make another step"
+        )
 
 
 def _separate(arrays: Sequence[Array]) -> list[Array]:
