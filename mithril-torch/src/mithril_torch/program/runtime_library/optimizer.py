@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from functools import cache
+from itertools import chain
 
 import torch
 
@@ -36,12 +37,18 @@ def adamw_steps(
         return adamw_steps_by_formula(
             parameters, gradients, firsts, seconds, rate, count, b1, b2, eps, weight_decay
         )
-    parameters = own_memory(parameters, own[0])
-    firsts = lay_alike(own_memory(firsts, own[1]), parameters)
-    seconds = lay_alike(own_memory(seconds, own[2]), parameters)
+    # Hundreds of tensors, mostly in order, are asked for it once.
+    is_plain = all(map(is_contiguous, chain(parameters, gradients, firsts, seconds)))
+    parameters = own_memory(parameters, own[0], is_plain=is_plain)
+    firsts = own_memory(firsts, own[1], is_plain=is_plain)
+    seconds = own_memory(seconds, own[2], is_plain=is_plain)
+    if not is_plain:  # the kernel takes memory as it lies
+        gradients, firsts, seconds = (
+            lay_alike(xs, parameters) for xs in (gradients, firsts, seconds)
+        )
     torch._fused_adamw_(
         parameters,
-        lay_alike(gradients, parameters),  # the kernel takes memory as it lies
+        gradients,
         firsts,
         seconds,
         [],
@@ -89,16 +96,16 @@ def sum_of_weights(b: float, count: torch.Tensor) -> torch.Tensor:
     return -torch.expm1(count * math.log(b)) if b else torch.ones_like(count)
 
 
-def own_memory(tensors: Tensors, is_given_up: bool) -> Tensors:
+def own_memory(tensors: Tensors, is_given_up: bool, *, is_plain: bool) -> Tensors:
     """Return tensors whose memory is the program's: those it is given where nobody else has them.
 
-    Others are copied, and so is what does not lie in order.
+    Others are copied, and so is what does not lie in order; with `is_plain` all are contiguous.
     """
     if not is_given_up:
         return [copy_in_order(x) for x in tensors]
     most = count_holders_of_list()
     counts, shared = count_each(tensors), find_shared(tensors)
-    if max(counts) <= most and not any(shared) and all(map(is_contiguous, tensors)):
+    if is_plain and max(counts) <= most and not any(shared):
         return tensors
     return [
         copy_in_order(x) if count > most or is_shared or find_order(x) is None else x
@@ -121,8 +128,6 @@ def copy_in_order(x: torch.Tensor) -> torch.Tensor:
 
 def lay_alike(tensors: Tensors, likes: Tensors) -> Tensors:
     """Return tensors, each of which lies as that at its place in a list of others in order."""
-    if all(map(is_contiguous, tensors)) and all(map(is_contiguous, likes)):  # hundreds, mostly
-        return tensors
     found = []
     for x, like in zip(tensors, likes):  # noqa: B905
         order = find_order(like) or torch.contiguous_format
