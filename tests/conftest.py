@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import signal
 from collections.abc import Callable, Generator
@@ -96,6 +98,14 @@ def _read_part(text: str) -> Part:
 def data_folder(base_folder: None, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Have Mithril keep its data in a new folder, here and in processes that tests start."""
     os.environ["MITHRIL_DATA_DIR"] = str(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def devices_of_jax(base_folder: None) -> None:
+    """Have JAX start with devices for meshes, whichever test is the first to start it."""
+    if importlib.util.find_spec("jax") is not None:
+        jax = importlib.import_module("jax")
+        jax.config.update("jax_num_cpu_devices", 8)
 
 
 @pytest.hookimpl(wrapper=True)

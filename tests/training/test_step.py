@@ -309,25 +309,6 @@ def test_frozen_parameters_have_neither_gradient_nor_state() -> None:
     assert sorted(state.optimizer["trace"]) == ["down.bias", "down.weight"]
 
 
-def test_running_statistics_are_fed_back() -> None:
-    made = ml.Model()
-    made |= ml.BatchNorm(name="norm")(
-        input="x", running_mean="mean", running_variance="variance", output="h"
-    )
-    made += ml.Linear(OUT, name="down")(output="y")
-    made += ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
-    given = {**shapes(P("data")), "mean": (WIDTH,), "variance": (WIDTH,)}
-    step = ml.train_step(made, ml.NumpyBackend(ml.Mesh(data=2)), Momentum(), shapes=given)
-    assert step.inputs == ("x", "t")
-    state = step.init()
-    assert state.statistics["variance"].numpy().tolist() == [1.0] * WIDTH
-    mean = np.zeros(WIDTH, np.float32)
-    for batch in batches():
-        state, _ = step(state, batch)
-        mean = 0.9 * mean + 0.1 * batch["x"].mean(0)
-    np.testing.assert_allclose(state.statistics["mean"].numpy(), mean, RTOL, ATOL)
-
-
 def test_a_step_that_overflows_is_left_out() -> None:
     step = make_step(ml.NumpyBackend(ml.Mesh(data=2)), {"loss_scale": "dynamic", "zero": 3})
     state = step.init()

@@ -152,12 +152,16 @@ class JaxExecutable:
 def _say_shardings(program: Program, devices: Devices, order: Sequence[int]) -> Any:
     """Return how outputs lie, in an order, if JAX has to be told.
 
-    What takes no input runs where its outputs are wanted, not on JAX's first device. On several
+    What uses no input runs where its outputs are wanted, not on JAX's first device; nor do these
+    differ from what other programs make, which JAX would compile another time for. On several
     devices, donated memory goes to the outputs that `order_outputs` means only if it is said how
     they lie: otherwise XLA pairs all of one size.
     """
     if devices.mesh.size == 1:
-        return None if program.inputs else SingleDeviceSharding(devices.flat[0])
+        graph = program.graph
+        used = {*graph.outputs.values(), *(value for node in graph.nodes for value in node.inputs)}
+        is_placed = not used.isdisjoint(graph.inputs)
+        return None if is_placed else SingleDeviceSharding(devices.flat[0])
     ports = [program.outputs[position] for position in order]
     said = [devices.sharding(carry(port.sharding, program.mesh)) for port in ports]
     return said or None

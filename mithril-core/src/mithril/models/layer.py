@@ -177,6 +177,7 @@ class Layer(Component["Layer"]):
             ShapeError: the shapes do not fit; the message names the layer.
         """
         scope.initializers = self.initializers
+        inputs, taken = self._keep_statistics(inputs, scope)
         with inside(scope):
             try:
                 returned = self.definition.function(*inputs, **self.config)
@@ -186,12 +187,26 @@ class Layer(Component["Layer"]):
                 raise type(error)(f"{error} (in layer '{scope.path}'{at(scope.source)})") from error
         self._check_parameters(scope)
         made = self._outputs(returned, scope)
-        taken = dict(zip(self.definition.inputs, inputs, strict=False))
         for output, (port, start) in self.definition.statistics.items():
-            before = taken[port]
-            if before is not None:
-                scope.trace.statistics[made[output].value] = before.value, start
+            if port in taken:
+                scope.trace.statistics[made[output].value] = taken[port].value, start
         return made
+
+    def _keep_statistics(
+        self, inputs: Sequence[Tensor | None], scope: LayerScope
+    ) -> tuple[Sequence[Tensor | None], Mapping[str, Tensor]]:
+        """Return the inputs with running statistics in the dtype that they are kept in, and these.
+
+        What a layer computes in may be narrower, in which many small changes would be lost.
+        """
+        kept = {port for port, _ in self.definition.statistics.values()}
+        if not kept:
+            return inputs, {}
+        given, found, taken = scope.trace.given, list(inputs), dict[str, Tensor]()
+        for place, (port, x) in enumerate(zip(self.definition.inputs, inputs, strict=False)):
+            if port in kept and x is not None:
+                found[place] = taken[port] = given.get(x.value, x)
+        return found, taken
 
     def list_names(self) -> PartNames:
         """Return what is known of the layer without shapes, for a layer that calls it."""

@@ -179,7 +179,8 @@ def trace(
     inputs = {name: run.builder.input(input_types[name], name) for name in component.input_ports}
     walk = _Walk(run, parameter_prefixes(component))
     walk.record({name: tensor.value for name, tensor in inputs.items()})
-    inputs = {name: enter(tensor, precision) for name, tensor in inputs.items()}
+    given, inputs = inputs, {name: enter(tensor, precision) for name, tensor in inputs.items()}
+    run.given |= {tensor.value: given[name] for name, tensor in inputs.items()}
     if isinstance(component, Layer):
         path = component.given_name or component.kind
         outputs = walk.layer(component, list(inputs.values()), path, own_prefix="")

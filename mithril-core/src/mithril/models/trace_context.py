@@ -66,6 +66,7 @@ class Trace:
         ties: for each parameter that is tied to another the name of that one.
         statistics: of layers, by what goes out: what came in, and the number that it begins with.
         wishes: what the models inside loops say of how their values are split.
+        given: inputs of the model as they come, by what layers are passed of them.
     """
 
     builder: Builder
@@ -83,6 +84,7 @@ class Trace:
     ties: Mapping[str, str] = field(default_factory=dict)
     statistics: dict[Value, tuple[Value, float]] = field(default_factory=dict)
     wishes: dict[Value, Annotation] = field(default_factory=dict)
+    given: dict[Value, Tensor] = field(default_factory=dict)
 
     def claim(self, component: object, label: str, prefix: str) -> None:
         """Note what the names of a layer's parameters begin with.
