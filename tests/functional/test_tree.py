@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import mithril as ml
 from hypothesis import given
 from hypothesis import strategies as st
 from mithril.mesh import P
@@ -69,6 +70,15 @@ def test_a_structure_that_is_known_is_recognised(one: object, other: object) -> 
         assert flatten(given, []) == structure
     else:
         assert flatten(given, []) != structure
+
+
+def test_keys_in_another_order_are_another_structure() -> None:
+    structure = flatten({"a": P(), "b": P()}, [])
+    assert not collect_leaves({"b": P(), "a": P()}, structure, [])
+    backend = ml.NumpyBackend()
+    subtract = ml.jit(lambda tree: tree["a"] - tree["b"], backend=backend)
+    a, b = backend.array([3.0]), backend.array([1.0])
+    assert [subtract(tree).item() for tree in ({"a": a, "b": b}, {"b": b, "a": a})] == [2.0, 2.0]
 
 
 def test_numbers_and_fixed_leaves_are_not_recognised() -> None:

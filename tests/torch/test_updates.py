@@ -9,6 +9,8 @@ import mithril as ml
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from mithril import ops
 from mithril.engine.reuse import reuse_donated
 from mithril.ir import Builder, Graph, Phase
@@ -18,6 +20,7 @@ from mithril.partition.overlap.defer import defer_uncritical
 from mithril.types import DType, TensorType
 from mithril_torch.program.gather_updates import AdamWSteps, gather_updates
 from mithril_torch.program.module import write
+from mithril_torch.program.runtime_library.optimizer import adamw_steps, adamw_steps_by_formula
 
 from tests.engine.programs import program_of
 from tests.tolerances import TOLERANCE
@@ -225,3 +228,32 @@ def test_updates_wait_for_their_own_gradients() -> None:
     calls = [node for node in graph.nodes if isinstance(node.op, AdamWSteps)]
     names = [[value.name for value in node.inputs[:2]] for node in calls]
     assert names == [["p2", "p3"], ["p0", "p1"]]
+
+
+LAYOUTS = {
+    "plain": lambda x: x,
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "transposed": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "with gaps": lambda x: torch.stack([x, x], -1)[..., 0],
+}
+
+
+@given(
+    st.lists(st.sampled_from([*LAYOUTS]), min_size=8, max_size=8), st.tuples(*[st.booleans()] * 3)
+)
+def test_tensors_may_lie_in_any_order(layouts: list[str], own: tuple[bool, bool, bool]) -> None:
+    """Two parameters, gradients, first and second moments; the fused kernel takes memory as it is."""
+    draw = torch.Generator().manual_seed(0)
+    plain = [torch.rand(2, 3, 4, 5, generator=draw) for _ in layouts]
+    laid = [LAYOUTS[layout](x.clone()) for layout, x in zip(layouts, plain, strict=True)]
+    numbers = (torch.tensor(0.1), torch.tensor(3), *STEP.values())
+
+    def in_lists(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+        return [tensors[i : i + 2] for i in range(0, 8, 2)]
+
+    expected = adamw_steps_by_formula(*in_lists(plain), *numbers)
+    for found, x in zip(adamw_steps(*in_lists(laid), *numbers, own), expected, strict=True):
+        np.testing.assert_allclose(found.numpy(), x.numpy(), *TOLERANCE["float32"])
+    for i, is_given_up in zip((0, 4, 6), own, strict=True):
+        if not is_given_up:
+            assert torch.equal(laid[i], plain[i])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from types import MappingProxyType
 from typing import Any
 
 import mithril as ml
@@ -11,7 +13,7 @@ from mithril import P
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.training import step as step_module
 
-from tests.training.test_step import Momentum, agree, batches, model, shapes
+from tests.training.test_step import OUT, WIDTH, Momentum, agree, batches, model, shapes
 
 
 @pytest.fixture
@@ -77,12 +79,69 @@ def test_each_plan_knows_its_states(learned: list[Any]) -> None:
     assert len(learned) == 2
 
 
-def test_what_is_no_array_is_refused() -> None:
+@pytest.mark.parametrize("kind", [MappingProxyType, UserDict])
+def test_parameters_may_be_any_mapping(kind: Any) -> None:
+    def wrap(state: ml.TrainState, number: int) -> ml.TrainState:
+        return state._replace(params=kind(dict(state.params))) if number % 2 else state
+
+    agree(train(make(), wrap))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (None, "None"),
+        ([], "a list"),
+        ({"a": 1}, "a dict"),
+        (3.0, "a float"),
+        (np.zeros(6, np.float32), "an? .*ndarray"),
+    ],
+)
+def test_what_is_no_array_is_refused(given: Any, text: str) -> None:
     step = make()
     state, batch = step.init(seed=0), batches(1)[0]
-    with pytest.raises(ml.BackendError, match="an array of the state is an int, not an array of"):
-        step(state._replace(seed=3), batch)
-    down = {**state.params, "down.bias": np.zeros(6, np.float32)}
-    with pytest.raises(ml.BackendError, match=r"'down\.bias' of the state is an? .*ndarray"):
-        step(state._replace(params=Parameters(down)), batch)
+    wrong = Parameters({**state.params, "down.bias": given})
+    with pytest.raises(ml.BackendError, match=rf"'down\.bias' of the state is {text}"):
+        step(state._replace(params=wrong), batch)
     step(state, batch)
+
+
+def test_a_seed_is_looked_at_where_it_is_used() -> None:
+    batch = batches(1)[0]
+    for rate in (0.0, 0.5):
+        backend = ml.NumpyBackend()
+        step = ml.train_step(model(dropout=rate), backend, Momentum(), shapes=shapes())
+        state = step.init(seed=0)._replace(seed=3)
+        if rate:
+            with pytest.raises(ml.BackendError, match="'seed' of the state is an int"):
+                step(state, batch)
+        else:
+            for _ in range(2):
+                state, _ = step(state, batch)
+
+
+def test_captured_arrays_that_were_moved_in_between_are_brought_back() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2))
+    held = backend.as_unplaced(np.arange(WIDTH, dtype=np.float32), "held")
+
+    @ml.layer
+    def Add(input: Any) -> Any:  # noqa: N802
+        return input + held
+
+    made = ml.Model()
+    made |= Add(name="add")(input="x", output="h")
+    made += ml.Linear(OUT, name="down")(output="y")
+    made += ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    double = ml.jit(lambda x: x * 2, backend=backend, in_shardings=P("data"))
+
+    def losses(*, moves: bool) -> list[float]:
+        step = ml.train_step(made, backend, Momentum(), shapes=shapes())
+        state, found = step.init(seed=0), []
+        for batch in batches():
+            state, metrics = step(state, batch)
+            found.append(metrics["loss"].item())
+            if moves:
+                double(held)
+        return found
+
+    assert losses(moves=True) == losses(moves=False)

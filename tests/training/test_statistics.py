@@ -1,10 +1,11 @@
-"""Running statistics: a step gives them back to the layers that keep them, in any precision."""
+"""Running statistics, which steps give back, and inputs, in any precision of what computes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import mithril as ml
+import mithril.numpy as mnp
 import numpy as np
 import pytest
 from mithril import P
@@ -12,7 +13,7 @@ from mithril import P
 from tests.conformance.engines import BACKENDS, opened
 from tests.profiles import quick
 from tests.tolerances import TOLERANCE
-from tests.training.test_step import OUT, WIDTH, Momentum, batches, shapes
+from tests.training.test_step import HIDDEN, OUT, WIDTH, Momentum, batches, shapes
 
 
 def model() -> ml.Model:
@@ -81,3 +82,64 @@ def test_statistics_of_a_model_in_16_bits_come_and_go_in_float32(inference: bool
         after = made[f"new_{name}"].numpy()
         assert after.dtype == np.float32
         assert (after == batch[name]).all() == inference
+
+
+@ml.layer(outputs=("output", "new_mean"), statistics={"new_mean": ("mean", 0.0)})
+def Center(input: Any, mean: Any, *, narrows: bool = False) -> Any:  # noqa: N802
+    """Take the running mean off, which a user may give back in the dtype of the input."""
+    after = mean * 0.9 + mnp.mean(input, 0) * 0.1
+    return {"output": input - mean, "new_mean": after.astype(input.dtype) if narrows else after}
+
+
+@pytest.mark.parametrize("narrows", [False, True])
+@pytest.mark.parametrize("inputs", ["float32", "float64"])
+@pytest.mark.parametrize("compute", ["bfloat16", "float32", "float64"])
+def test_layers_of_users_keep_statistics(compute: str, inputs: str, narrows: bool) -> None:
+    made = ml.Model()
+    made |= Center(narrows, name="center")(input="x", mean="mean", output="h")
+    made += ml.Linear(OUT, name="down")(output="y")
+    made += ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    policy = {"params": "float32", "compute": compute}
+    given = {n: ml.TensorSpec(x.shape, inputs) for n, x in batches(1)[0].items()}
+    given["mean"] = ml.TensorSpec((WIDTH,), inputs)
+    backend = ml.NumpyBackend()
+    compiled = ml.compile(made, backend, shapes=given, mixed_precision_policy=policy)
+    zeros = {name: backend.zeros(*spec.shape, dtype=inputs) for name, spec in given.items()}
+    outputs = compiled.evaluate(compiled.randomize_params(), zeros)
+    assert str(outputs["new_mean"].dtype) == inputs
+    step = ml.train_step(
+        made, backend, ml.optim.sgd(0.1), shapes=given, mixed_precision_policy=policy
+    )
+    assert step.inputs == ("x", "t")
+    state, mean = step.init(), np.zeros(WIDTH)
+    for batch in batches():
+        state, _ = step(state, {n: backend.array(x, dtype=inputs) for n, x in batch.items()})
+        mean = 0.9 * mean + 0.1 * batch["x"].mean(0)
+    dtype = "bfloat16" if compute == "bfloat16" else "float32"
+    assert str(state.statistics["mean"].dtype) == inputs
+    np.testing.assert_allclose(state.statistics["mean"].numpy(), mean, *TOLERANCE[dtype])
+
+
+def test_what_comes_after_statistics_is_computed_in_16_bits() -> None:
+    made = ml.Model()
+    made |= Center(name="center")(input="x", mean="mean", output="h")
+    made += ml.Linear(OUT, name="down")(input="h", output="y")
+    backend, policy = ml.NumpyBackend(), {"params": "float32", "compute": "bfloat16"}
+    compiled = ml.compile(made, backend, mixed_precision_policy=policy)
+    x = {"x": np.ones((4, WIDTH), np.float32), "mean": np.zeros(WIDTH, np.float32)}
+    assert str(compiled.evaluate(compiled.randomize_params(), x)["y"].dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize("precision", [None, {"params": "float32", "compute": "bfloat16"}])
+def test_ports_of_inner_models_are_split_in_any_precision(precision: Any) -> None:
+    """What an input is cast to has no name; the split of one such value was that of all."""
+    inner = ml.Model()
+    inner |= ml.Linear(HIDDEN, name="up")(input="a", output="b")
+    made = ml.Model()
+    made |= inner(a="x", b="h")
+    made += ml.Linear(OUT, name="down")(input="h", output="y")
+    made.shard({"model_0.a": P("data", None)})
+    options = {} if precision is None else {"mixed_precision_policy": precision}
+    compiled = ml.compile(made, ml.NumpyBackend(ml.Mesh(data=2)), **options)
+    outputs = compiled.evaluate(compiled.randomize_params(), {"x": np.ones((4, WIDTH), np.float32)})
+    assert outputs["y"].sharding.spec == P("data", None)

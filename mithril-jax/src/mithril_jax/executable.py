@@ -152,8 +152,8 @@ class JaxExecutable:
 def _say_shardings(program: Program, devices: Devices, order: Sequence[int]) -> Any:
     """Return how outputs lie, in an order, if JAX has to be told.
 
-    What uses no input runs where its outputs are wanted, not on JAX's first device; nor do these
-    differ from what other programs make, which JAX would compile another time for. On several
+    What uses no input runs where its outputs are wanted, not on JAX's first device. JAX would not
+    count its results as placed either, and compile a program anew for those that are. On several
     devices, donated memory goes to the outputs that `order_outputs` means only if it is said how
     they lie: otherwise XLA pairs all of one size.
     """

@@ -51,6 +51,7 @@ from mithril.models.initializer_options import read_initializers
 from mithril.models.initializers import Initializer
 from mithril.models.layer_class import function_of
 from mithril.models.trace_context import LayerScope, inside
+from mithril.ops import cast
 from mithril.types import to_python
 
 
@@ -177,7 +178,7 @@ class Layer(Component["Layer"]):
             ShapeError: the shapes do not fit; the message names the layer.
         """
         scope.initializers = self.initializers
-        inputs, taken = self._keep_statistics(inputs, scope)
+        inputs, statistics = self._widen_statistics(inputs, scope)
         with inside(scope):
             try:
                 returned = self.definition.function(*inputs, **self.config)
@@ -187,26 +188,43 @@ class Layer(Component["Layer"]):
                 raise type(error)(f"{error} (in layer '{scope.path}'{at(scope.source)})") from error
         self._check_parameters(scope)
         made = self._outputs(returned, scope)
-        for output, (port, start) in self.definition.statistics.items():
-            if port in taken:
-                scope.trace.statistics[made[output].value] = taken[port].value, start
-        return made
+        return self._narrow_outputs(made, statistics, scope) if statistics else made
 
-    def _keep_statistics(
+    def _widen_statistics(
         self, inputs: Sequence[Tensor | None], scope: LayerScope
     ) -> tuple[Sequence[Tensor | None], Mapping[str, Tensor]]:
-        """Return the inputs with running statistics in the dtype that they are kept in, and these.
+        """Return the inputs, and running statistics by port as they come into the model.
 
-        What a layer computes in may be narrower, in which many small changes would be lost.
+        Where the model computes in a narrower dtype than they come in, small changes to them would
+        be lost: the layer has them as they come.
         """
         kept = {port for port, _ in self.definition.statistics.values()}
         if not kept:
             return inputs, {}
-        given, found, taken = scope.trace.given, list(inputs), dict[str, Tensor]()
+        passed, statistics = list(inputs), dict[str, Tensor]()
         for place, (port, x) in enumerate(zip(self.definition.inputs, inputs, strict=False)):
             if port in kept and x is not None:
-                found[place] = taken[port] = given.get(x.value, x)
-        return found, taken
+                statistics[port] = come = scope.trace.given.get(x.value, x)
+                passed[place] = come if come.dtype.itemsize > x.dtype.itemsize else x
+        return passed, statistics
+
+    def _narrow_outputs(
+        self, made: dict[str, Tensor], statistics: Mapping[str, Tensor], scope: LayerScope
+    ) -> dict[str, Tensor]:
+        """Return statistics in the dtype that they came in, other outputs in that of the model.
+
+        Scalars, such as losses, stay as they are.
+        """
+        known, narrow = self.definition.statistics, scope.trace.precision
+        found = dict(made)
+        for output, x in made.items():
+            port, start = known.get(output, ("", 0.0))
+            if port in statistics:
+                found[output] = cast(x, statistics[port].dtype)
+                scope.trace.statistics[found[output].value] = statistics[port].value, start
+            elif narrow.is_given and x.dtype.is_float and x.ndim:
+                found[output] = cast(x, narrow.activations)
+        return found
 
     def list_names(self) -> PartNames:
         """Return what is known of the layer without shapes, for a layer that calls it."""
@@ -337,6 +355,8 @@ def layer(
         checks: what the value of an option must be.
         statistics: running statistics: by output, the input that a train step gives it to next
             time, and the number that this begins with, such as `{"new_mean": ("mean", 0.0)}`.
+            They come, and are kept, in the dtype in which they enter the model, where that is wider
+            than what layers compute in; other outputs leave in what layers compute in.
 
     Raises:
         GraphError: the function cannot be a layer; the message says why.

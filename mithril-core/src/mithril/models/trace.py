@@ -317,9 +317,14 @@ class _Walk:
         return layer.trace(operands, scope)
 
     def record(self, names: Mapping[str, Value]) -> None:
-        """Remember what names mean; the first meaning of a name stays."""
+        """Remember what names mean; the first meaning of a name stays.
+
+        A port that is passed an input of the model means that input, not what it is cast to, which
+        has no name by which anybody could find it again.
+        """
         for name, value in names.items():
-            self.values.setdefault(name, value)
+            given = self.run.given.get(value)
+            self.values.setdefault(name, value if given is None else given.value)
 
     def _member(
         self, member: Member, operands: Mapping[str, Tensor], prefix: str

@@ -36,14 +36,7 @@ class LastCall(NamedTuple, Generic[Form, Source]):
         Args:
             given: arrays, or what users passed for them.
         """
-        try:
-            kinds = [x.kind for x in given]
-        except AttributeError:
-            return None
-        if kinds != self.kinds:
-            return None
-        self.kinds[:] = kinds  # equal ones, which are known from now on without a comparison
-        return self.bound
+        return self.bound if are_of_kinds(given, self.kinds) else None
 
     def find_others(self, given: Sequence[Any]) -> list[int]:
         """Return the positions of what is not of the very kinds of this call.
@@ -173,6 +166,23 @@ class Bindings(Generic[Form, Source]):
 
 ALIKE = 16
 """How many plans for arrays of the same types are tried for arrays that lie otherwise."""
+
+
+def are_of_kinds(given: Sequence[Any], kinds: list[Kind]) -> bool:
+    """Return whether these are arrays of some kinds; what is no array is of none.
+
+    Args:
+        given: anything.
+        kinds: become the arrays' own, which next time are known without a comparison.
+    """
+    try:
+        found = [x.kind for x in given]
+    except AttributeError:
+        return False
+    if found != kinds:
+        return False
+    kinds[:] = found
+    return True
 
 
 def _types(form: Hashable, kinds: Sequence[Kind]) -> Hashable:

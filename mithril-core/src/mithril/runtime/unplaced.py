@@ -109,8 +109,6 @@ def settle(
     found = list(arrays)
     for position in find_unsettled(arrays, wanted, positions):
         x, sharding = arrays[position], wanted[position]
-        if x.kind.sharding == sharding:  # it was passed before, and moved in place
-            continue
         # One that is passed twice, and wanted in two ways, stays as it is, and copies are moved.
         if sum(map(is_, arrays, repeat(x))) == 1 or _is_wanted_alike(x, arrays, wanted):
             settle_one(x, sharding)

@@ -6,14 +6,15 @@ structure and by the kinds of its arrays, without a look at each name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mithril.errors import GraphError, nearest
 from mithril.models.trace_context import SEED
 from mithril.plan.names import next_of
-from mithril.runtime.array import Array, Kind
+from mithril.runtime.array import Array
+from mithril.runtime.bindings import are_of_kinds
 from mithril.runtime.call import Pick, pick
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.training.optimizer import OPTIMIZER, STEP
@@ -28,7 +29,7 @@ class StateForm:
 
     Args:
         structure: of such a state.
-        kinds: of its arrays, as the plan takes them; one may become an equal one.
+        kinds: of its arrays, as the plan takes them; those of the last state are kept.
         places: of what the plan takes of the arrays, by name, in the order of its arguments.
         take: picks that from the arrays.
         following: the structure of the next state.
@@ -37,7 +38,7 @@ class StateForm:
     """
 
     structure: Structure
-    kinds: list[Kind]
+    kinds: list[Any]
     places: Mapping[str, int]
     take: Pick
     following: Structure
@@ -47,16 +48,8 @@ class StateForm:
     def collect(self, state: object) -> list[Any] | None:
         """Return the arrays of a state, None if it is not of this form."""
         arrays: list[Any] = []
-        if not collect_leaves(state, self.structure, arrays):
-            return None
-        try:
-            kinds = [x.kind for x in arrays]
-        except AttributeError:  # no array
-            return None
-        if kinds != self.kinds:
-            return None
-        self.kinds[:] = kinds  # equal ones, which are known from now on without a comparison
-        return arrays
+        is_known = collect_leaves(state, self.structure, arrays)
+        return arrays if is_known and are_of_kinds(arrays, self.kinds) else None
 
     def make_next(
         self, made: Sequence[Array], arrays: Sequence[Array]
@@ -83,27 +76,38 @@ class _Place:
 
 
 def learn_form(
-    state: TrainState, source: StepSource, results: Sequence[str], *, is_warmup: bool
+    state: TrainState,
+    source: StepSource,
+    results: Sequence[str],
+    own: Callable[[object, str], Array],
+    *,
+    is_warmup: bool,
 ) -> tuple[StateForm, list[Any]]:
-    """Return the form of a state, whose kinds are not known yet, and what stands for its arrays.
+    """Return the form of a state, whose kinds are not known yet, and its arrays.
 
     Args:
         state: what is passed as one.
         source: of the step.
         results: names of what the step returns.
+        own: refuses what is no array of the backend.
         is_warmup: whether some gradients are not compressed yet.
 
     Raises:
         GraphError: it is the state of another model or optimiser.
+        BackendError: what it has under a name is no array of the backend.
     """
+    state = _with_dicts(state)
+    wanted = (*source.kept, *source.passed)
+    found = _name_arrays(state, source, is_warmup=is_warmup)
+    _check_names(wanted, found)
+    for name in wanted:
+        own(found[name], f"'{name}' of the state")
     arrays: list[Any] = []
     structure = flatten(state, arrays)
     # A state of places says where each of its arrays goes to, and where the next ones come from.
     count = len(results)
     before: TrainState = rebuild(structure, map(_Place, range(count, count + len(arrays))))
     named = _name_arrays(before, source, is_warmup=is_warmup)
-    wanted = (*source.kept, *source.passed)
-    _check_names(wanted, named)
     made = {name: _Place(index) for index, name in enumerate(results)}
     given: list[_Place] = []
     following = flatten(_follow(before, made, source), given)
@@ -118,6 +122,16 @@ def learn_form(
         {name: made[output].index for name, output in source.metrics.items()},
     )
     return form, arrays
+
+
+def _with_dicts(state: TrainState) -> TrainState:
+    """Return a state whose mappings are dicts, which trees go into."""
+    return state._replace(
+        params=Parameters(state.params),
+        statistics=dict(state.statistics),
+        loss_scale=dict(state.loss_scale),
+        compression=dict(state.compression),
+    )
 
 
 def _name_arrays(state: TrainState, source: StepSource, *, is_warmup: bool) -> dict[str, Any]:

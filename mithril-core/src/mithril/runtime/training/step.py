@@ -140,6 +140,7 @@ class TrainStep:
         bound = self._find(inputs, warmup)
         form, arrays = self._take(state, bound, is_warmup=warmup is not None)
         kept, held = form.take(arrays), bound.interface.source.captured.held
+        # Batches and captured arrays may lie anywhere; a state lies as it is taken.
         others = [*range(len(inputs)), *range(len(inputs) + len(kept), len(bound.settled))]
         made = bound.run(bound.settle([*inputs, *kept, *held], others))
         following, metrics = form.make_next(made, arrays)
@@ -223,17 +224,16 @@ class TrainStep:
         form = self._forms.get(bound)
         arrays = None if form is None else form.collect(state)
         if form is None or arrays is None:
-            interface = bound.interface
-            form, arrays = learn_form(
-                state, interface.source, interface.results, is_warmup=is_warmup
-            )
+            source, results, own = bound.interface.source, bound.interface.results, self.backend.own
+            form, arrays = learn_form(state, source, results, own, is_warmup=is_warmup)
             for name, place in form.places.items():
-                x = self.backend.own(arrays[place], f"'{name}' of the state")
+                x = arrays[place]
                 _check_type("state", name, x, bound)
                 # A state that was loaded, or placed by hand, is brought to where the plan has it.
                 lies = bound.ports[name].sharding
                 arrays[place] = x if x.sharding == lies else self.backend.lay_out(x, lies)
-            form.kinds[:] = [self.backend.own(x, "an array of the state").kind for x in arrays]
+            # What the plan does not take, such as a seed that nobody draws with, may be anything.
+            form.kinds[:] = [getattr(x, "kind", None) for x in arrays]
             self._forms.put(bound, form)
         return form, arrays
 
