@@ -10,6 +10,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -253,21 +254,38 @@ class Writer:
         if op.is_collective:
             yield from self._collective(node, function, inherited)
             return
+        for value in node.outputs:
+            self._variables.declare(value, inherited)
+        axes = self._variables.axes[node.outputs[0]]
+        node = self._keep_shared(node, axes)
         layout = self._layout if self._layout and self._layout.holds(node.outputs[0]) else None
         kernel = (
             self._checks.make(node, self._kernels) if layout is None else layout.make_writer(node)
         )
         self.constants[function] = self._checks.guard(node, kernel)
         self.nodes[function] = node
-        for value in node.outputs:
-            self._variables.declare(value, inherited)
-        axes = self._variables.axes[node.outputs[0]]
         for at in self._variables.coordinates(axes):
             results = ", ".join(self._variables.at(value, axes, at) for value in node.outputs)
             operands = [self._variables.at(value, axes, at) for value in node.inputs]
             if layout is not None:
                 operands.append(self._place(layout, node.outputs[0], function, at))
             yield f"{results} = {function}({', '.join(operands)})"
+
+    def _keep_shared(self, node: Node, axes: Axes) -> Node:
+        """Return a node that writes into no operand which is one variable for several devices.
+
+        The call for the first device would write over what those for others read.
+        """
+        op, variables = node.op, self._variables
+        kept = {
+            operand
+            for operand, _ in op.overwrites
+            if set(variables.axes[node.inputs[operand]]) != set(axes)
+        }
+        marked: tuple[int, ...] = getattr(op, "in_place", ()) if kept else ()
+        if kept.isdisjoint(marked):
+            return node
+        return replace(node, op=op.reuse([operand for operand in marked if operand not in kept]))
 
     def _loop(self, node: Node, op: Repeat, function: str) -> Iterator[str]:
         """Write a loop: the body as a function of its own, its results unpacked or collected."""

@@ -143,6 +143,8 @@ class TrainStep:
         # Batches and captured arrays may lie anywhere; a state lies as it is taken.
         others = [*range(len(inputs)), *range(len(inputs) + len(kept), len(bound.settled))]
         made = bound.run(bound.settle([*inputs, *kept, *held], others))
+        if bound.plan.only_stage is None:  # stages return one value once, whatever it is called
+            made = _separate(made)
         following, metrics = form.make_next(made, arrays)
         self._warmup.count(step, following.step)
         return following, metrics
