@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import time
 import tracemalloc
 from pathlib import Path
@@ -215,6 +216,37 @@ def test_spills_go_away_across_the_peak() -> None:
     named = plain.plan.memory().peak - moved.plan.memory().peak
     assert named > 0
     assert before - after == pytest.approx(named, rel=0.05)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mithril_mlx") is None, reason="is not installed")
+def test_views_that_are_made_after_a_spill_stay_where_they_are() -> None:
+    """A part of a gradient is a view, whose place in the mesh is known later than the gradient."""
+    made = ml.Model()
+    made |= ml.Linear(32, name="up")(input="x", output="h")
+    made += ml.Gelu(name="act")(output="a")
+    made += ml.Linear(8, name="down")(output="y")
+    made += ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    rng = np.random.default_rng(0)
+    data = {name: rng.standard_normal((32, 8)).astype(np.float32) for name in "xt"}
+    options = {"auto_partition": True, "spill_to_host": True, "spill_threshold_mb": 1e-4, "zero": 3}
+    losses = []
+    for backend, given in (
+        (ml.NumpyBackend(), {}),
+        (ml.MLXBackend(ml.Mesh(data=2)), options),
+    ):
+        spec = ml.P("data") if given else None
+        shapes = {name: ml.TensorSpec(x.shape, sharding=spec) for name, x in data.items()}
+        step = ml.train_step(made, backend, ml.optim.sgd(0.1), shapes=shapes, **given)
+        state = step.init(seed=0)
+        assert bool(given) == any(
+            isinstance(n.op, ToHost) for n in all_nodes(step.plan.only_stage.program.graph)
+        )
+        found = []
+        for _ in range(3):
+            state, metrics = step(state, data)
+            found.append(metrics["loss"].item())
+        losses.append(found)
+    np.testing.assert_allclose(losses[1], losses[0], RTOL, ATOL)
 
 
 def test_nothing_is_spilled_that_is_small() -> None:

@@ -276,16 +276,9 @@ class Writer:
 
         The call for the first device would write over what those for others read.
         """
-        op, variables = node.op, self._variables
-        kept = {
-            operand
-            for operand, _ in op.overwrites
-            if set(variables.axes[node.inputs[operand]]) != set(axes)
-        }
-        marked: tuple[int, ...] = getattr(op, "in_place", ()) if kept else ()
-        if kept.isdisjoint(marked):
-            return node
-        return replace(node, op=op.reuse([operand for operand in marked if operand not in kept]))
+        over = (self._variables.axes[node.inputs[operand]] for operand, _ in node.op.overwrites)
+        is_shared = any(set(own) != set(axes) for own in over)
+        return replace(node, op=node.op.reuse(())) if is_shared else node
 
     def _loop(self, node: Node, op: Repeat, function: str) -> Iterator[str]:
         """Write a loop: the body as a function of its own, its results unpacked or collected."""

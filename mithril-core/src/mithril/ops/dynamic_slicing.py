@@ -100,14 +100,14 @@ class DynamicUpdateSlice(Op):
     Args:
         axes: the dimensions that the update does not fill; for each there is a start, an integer
             scalar.
-        in_place: the first operand, if it is given up, and nobody else reads it, so that an engine
-            may write into its memory. It is set when a program is lowered; see `engine.reuse`.
+        in_place: whether x is given up, and nobody else reads it, so that an engine may write into
+            its memory. It is set when a program is lowered; see `engine.reuse`.
     """
 
     name: ClassVar[str] = "dynamic_update_slice"
     overwrites: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0),)
     axes: tuple[int, ...]
-    in_place: tuple[int, ...] = ()
+    in_place: bool = False
 
     def infer(self, inputs: Types) -> Types:
         x, update, *starts = inputs
@@ -144,7 +144,7 @@ class DynamicUpdateSlice(Op):
         return Cost(0, 2 * inputs[1].nbytes if self.in_place else 2 * outputs[0].nbytes)
 
     def reuse(self, operands: Sequence[int]) -> DynamicUpdateSlice:
-        return replace(self, in_place=tuple(operands))
+        return replace(self, in_place=bool(operands))
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         x: Any

@@ -153,21 +153,26 @@ def move(graph: Graph, gaps: Sequence[_Gap], arena: str, overlaps: bool) -> Grap
     renamed: list[tuple[int, dict[Value, Value]]] = []
     in_order = sorted(gaps, key=lambda gap: gap.before)
     finder = DependencyFinder(graph, {v for gap in gaps for v in gap.family.values})
+    at = {node: position for position, node in enumerate(graph.nodes)}
     for number, gap in enumerate(in_order):
         place = gap.before
         if overlaps and number:
             place = max(in_order[number - 1].before, gap.after + 1)
-        copy, back = _copy(graph, gap, arena, finder.find(gap.before, place))
+        # A view that is made later reads what was brought back, like any other node.
+        views = [view for view in gap.family.views if at[view] < gap.before]
+        copy, back = _copy(graph, gap, views, arena, finder.find(gap.before, place))
         behind[gap.after].append(copy)
         ahead[place] += back
-        family = (gap.family.origin, *(node.outputs[0] for node in gap.family.views))
+        family = (gap.family.origin, *(view.outputs[0] for view in views))
         made = (node.outputs[0] for node in back)
         renamed.append((gap.before, dict(zip(family, made, strict=True))))
     return insert(graph, behind, ahead, renamed)
 
 
-def _copy(graph: Graph, gap: _Gap, arena: str, dependency: Value | None) -> tuple[Node, list[Node]]:
-    """Return what copies a value to the host, and what brings it and its views back."""
+def _copy(
+    graph: Graph, gap: _Gap, views: Sequence[Node], arena: str, dependency: Value | None
+) -> tuple[Node, list[Node]]:
+    """Return what copies a value to the host, and what brings it and some views of it back."""
     origin, first, last = gap.family.origin, graph.nodes[gap.before], graph.nodes[gap.after]
     maker = next(node for node in graph.nodes if origin in node.outputs)
     held, fetched = Value(origin.type), Value(origin.type)
@@ -176,7 +181,7 @@ def _copy(graph: Graph, gap: _Gap, arena: str, dependency: Value | None) -> tupl
     given = (held,) if dependency is None else (held, dependency)
     back = [Node(FromHost(is_last=True), given, (fetched,), scope, source, first.phase)]
     known = {origin: fetched}
-    for view in gap.family.views:
+    for view in views:
         inputs = tuple(known.get(value, value) for value in view.inputs)
         again = Value(view.outputs[0].type)
         known[view.outputs[0]] = again
