@@ -118,6 +118,14 @@ def test_an_empty_batch_has_outputs_and_gradients_of_zero(backend: str) -> None:
             assert not slope.numpy().any()
 
 
+def test_an_empty_batch_of_sequences_has_gradients_of_zero(backend: str) -> None:
+    compiled = ml.compile(ml.LSTM(3), opened(backend))
+    x, g = np.ones((0, 4, 5), np.float32), np.ones((0, 4, 3), np.float32)
+    slopes = compiled.evaluate(compiled.randomize_params(), {"input": x}, {"output": g})[1]
+    assert len(slopes) == 4
+    assert not any(slope.numpy().any() for slope in slopes.values())
+
+
 def test_running_statistics_are_those_of_the_whole_batch(backend: str) -> None:
     """Over three steps, the state handed back each time, the batch in uneven parts."""
 

@@ -209,3 +209,15 @@ def test_what_does_not_matter_has_a_gradient_of_zeros() -> None:
 def test_numbers_are_differentiated_by_inside_a_function() -> None:
     x = opened("numpy", x=2).array([1.0, 2.0])
     close(ml.jit(lambda x, k: ml.grad(lambda k: (k * k * x).sum())(k))(x, 3.0), 18)
+
+
+@every_backend
+def test_powers_of_zero_have_gradients_of_numbers(name: str) -> None:
+    """By x an exponent of 0 has the gradient 0, also where x is 0; as in JAX and PyTorch."""
+    device = opened(name)
+    x, y = device.array([0.0, -1.0, 2.0]), device.array([2.0, 0.0, 1.0])
+    for exponent in (0, 0.0):
+        close(ml.grad(lambda v, k=exponent: (v**k).sum())(x), np.zeros(3, np.float32))
+    close(ml.grad(lambda v: (v**y).sum())(device.zeros(3)), np.float32([0.0, 0.0, 1.0]))
+    slope = ml.grad(lambda v: (v**1).sum())
+    close(ml.grad(lambda v: slope(v).sum())(x), np.zeros(3, np.float32))

@@ -204,6 +204,11 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ml.GraphError,
         "grad() takes a function, not 3; write grad(function)",
     ),
+    "argnums twice": (
+        lambda: ml.grad(mean, argnums=(0, 0)),
+        ml.OptionError,
+        "argnums=(0, 0) names a position twice; give each once, and use its gradient as often as you",
+    ),
     "argnums by name": (
         lambda: ml.grad(mean, argnums="x"),
         ml.OptionError,

@@ -126,6 +126,11 @@ class _Derivative:
                 f"argnums={argnums!r} are no positions of arguments; give an integer of 0 or more, "
                 f"or a tuple of them"
             )
+        if len(set(several)) < len(several):
+            raise OptionError(
+                f"argnums={argnums!r} names a position twice; give each once, and use its gradient "
+                f"as often as you need it"
+            )
         self._function = function
         self._name = name_of(function)
         self._positions = tuple(several)
