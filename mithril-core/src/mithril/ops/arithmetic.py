@@ -85,9 +85,9 @@ class Power(NumberOnly):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         g, x, y = take_cotangent(cotangents), *inputs
         safe = where(x > 0.0, x, 1.0)  # d/dy is 0 where x <= 0, as in JAX and PyTorch at x = 0
-        falls = where(equal(y, 0.0), 1.0, y - 1.0)  # y = 0 is 0 times infinity where x = 0
+        exponent = where(equal(y, 0.0), 1.0, y - 1.0)  # or 0 times infinity where x and y are 0
         return [
-            sum_to(g * y * power(x, falls), x.shape),
+            sum_to(g * y * power(x, exponent), x.shape),
             sum_to(where(x > 0.0, g * outputs[0] * log(safe), 0.0), y.shape),
         ]
 

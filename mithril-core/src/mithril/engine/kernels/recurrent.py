@@ -61,16 +61,16 @@ def lstm_gradient(op: ops.LstmGradient, types: Types, xp: ModuleType) -> Run:
             ],
             axis=2,
         )
-        gates_wide = slopes.shape[2] * slopes.shape[3]  # a size of -1 is none of an empty batch
+        width = slopes.shape[2] * slopes.shape[3]  # a size of -1 is none of an empty batch
         for step in range(len(x))[::-1]:
             last = last + g[step]
             end = end + last * falls[step]
             slopes[step, :, :3] *= end[:, None]
             slopes[step, :, 3] *= last
-            last = slopes[step].reshape(len(last), gates_wide) @ of.flatten(weight)
+            last = slopes[step].reshape(len(last), width) @ of.flatten(weight)
             end = end * keep[step]
         count = x.shape[0] * x.shape[1]
-        rows = slopes.reshape(count, gates_wide)
+        rows = slopes.reshape(count, width)
         dx = (rows @ of.flatten(input_weight)).reshape(x.shape)
         found = [
             (rows.T @ given.reshape(count, given.shape[2])).reshape(of_weight.shape)
