@@ -47,6 +47,7 @@ def saved(tmp_path: Path) -> Path:
             {"f": [print]},
             "leaf 'f/0' is a builtin_function_or_method, which is not saved; leaves ar",
         ),
+        ({"m": np.ma.ones(2)}, "leaf 'm' is a masked array of NumPy, whose mask would be lost"),
         ({"c": np.ones(2, complex)}, "leaf 'c' cannot be saved; dtype 'complex128' is not support"),
         ({"o": np.array([{}])}, "leaf 'o' cannot be saved; dtype 'object' is not supported"),
         ({"t": np.array(["x"])}, "leaf 't' cannot be saved; dtype 'str32' is not supported"),

@@ -98,6 +98,10 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "have these fields",
     ),
     (
+        lambda: make({"x": np.ma.ones((4, 2))}), ml.ShapeError,
+        "field 'x' of the data is a masked array of NumPy, whose mask would be lost",
+    ),
+    (
         lambda: make({"x": np.float32(3)}), ml.ShapeError,
         "field 'x' of the data has no dimensions; its first one counts samples",
     ),

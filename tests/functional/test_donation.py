@@ -79,3 +79,31 @@ def test_nothing_is_given_up_when_the_call_fails_or_is_traced() -> None:
     half = ml.jit(lambda x: x / 2, donate="x")
     close(ml.jit(lambda x: half(x) + x)(x), [1.5, 1.5])
     close(x, [1, 1])
+
+
+def total(*xs: object, **named: object) -> object:
+    return sum((*xs, *named.values()))
+
+
+@pytest.mark.parametrize(
+    ("donate", "gone"), [("xs", "ab"), ("named", "cd"), (("xs", "c"), "abc"), (1, "b"), ("d", "d")]
+)
+def test_arguments_in_any_number_are_donated_together_or_one_by_one(
+    donate: object, gone: str
+) -> None:
+    backend = ml.NumpyBackend()
+    arrays = {name: backend.ones(2) for name in "abcd"}
+    a, b, c, d = arrays.values()
+    close(ml.jit(total, donate=donate)(a, b, c=c, d=d), np.full(2, 4.0))
+    assert "".join(n for n, x in arrays.items() if repr(x).startswith("Donated")) == gone
+
+
+def test_a_function_inside_another_gives_nothing_up() -> None:
+    backend = ml.NumpyBackend()
+    x, around = backend.ones(2), backend.ones(2)
+    double = ml.jit(lambda x: x * 2, donate=0)
+    double(backend.ones(2))
+    outer = ml.jit(lambda y: double(around) + double(y))
+    for _ in range(2):
+        close(outer(x), np.full(2, 4.0))
+    close(around + x, np.full(2, 2.0))

@@ -221,3 +221,17 @@ def test_powers_of_zero_have_gradients_of_numbers(name: str) -> None:
     close(ml.grad(lambda v: (v**y).sum())(device.zeros(3)), np.float32([0.0, 0.0, 1.0]))
     slope = ml.grad(lambda v: (v**1).sum())
     close(ml.grad(lambda v: slope(v).sum())(x), np.zeros(3, np.float32))
+
+
+@every_backend
+def test_arrays_meet_what_is_traced_around_a_gradient(name: str) -> None:
+    backend = opened(name, x=2)
+    around = backend.array([3.0, 4.0])
+
+    def scaled(y: object) -> object:
+        slope = ml.grad(lambda z: (z * z * y).sum())(around)
+        return slope + ml.jit(lambda z: z + y)(around)
+
+    f = ml.jit(scaled)
+    for y in ([1.0, 2.0], [5.0, 7.0]):
+        close(f(backend.array(y)), np.array([3.0, 4.0]) * (2 * np.array(y) + 1) + y)

@@ -294,3 +294,29 @@ def test_the_backend_s_float_is_that_of_numbers() -> None:
     backend = ml.NumpyBackend(dtype="bfloat16")
     x = backend.ones(2)
     assert str(ml.jit(lambda x, lr: x * lr)(x, 0.5).dtype) == "bfloat16"
+
+
+def test_statics_in_any_number(line: ml.Backend) -> None:
+    def apply(x: object, *steps: str, **numbers: int) -> object:
+        for step in steps:
+            x = x * 2 if step == "double" else x
+        return x + numbers.get("n", 0)
+
+    x = line.ones(2)
+    for static in (("steps", "numbers"), (1, 2, "n"), ("steps", "n")):
+        f = ml.jit(apply, static=static)
+        close(f(x, "double", "double", n=3), np.full(2, 7.0))
+        close(f(x, "double", "keep", n=3), np.full(2, 5.0))
+        assert f.recompiles == 2
+
+
+def test_one_sharding_is_of_arguments_by_name_too(line: ml.Backend) -> None:
+    f = ml.jit(lambda x, *, w: x + w, in_shardings=P("x"))
+    plan = f.plan(line.ones(8), w=line.ones(8))
+    assert [port.sharding.spec for port in plan.inputs] == [P("x"), P("x")]
+
+
+def test_results_whose_names_read_alike(line: ml.Backend) -> None:
+    made = ml.jit(lambda x: {1: x, "1": x * 2, "a.b": x * 3, "a": {"b": x * 4}})(line.ones(2))
+    found = [made[1], made["1"], made["a.b"], made["a"]["b"]]
+    assert [x.numpy().tolist() for x in found] == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]

@@ -131,6 +131,16 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ml.OptionError,
         "donate=0.5 chooses no arguments; give positions or names, such as donate=(0,)",
     ),
+    "given up and static": (
+        lambda: ml.jit(lambda *xs: xs, donate=1, static="xs"),
+        ml.OptionError,
+        "donate=1 and static='xs' name the same argument; a value of Python has no memory to give",
+    ),
+    "a masked array": (
+        lambda: ml.jit(mean, backend=X.backend)(np.ma.masked_array([1.0, 2.0], [True, False]), 2),
+        ml.ShapeError,
+        "values are a masked array of NumPy, whose mask would be lost; pass x.filled(value), and",
+    ),
     "a static list": (
         lambda: ml.jit(mean, static="k")(X, [1]),
         ml.OptionError,

@@ -392,3 +392,13 @@ def test_mistakes_are_answered(case: str) -> None:
     with pytest.raises(error) as caught:
         make()
     assert text in str(caught.value)
+
+
+@every_backend
+def test_arrays_of_numpy_meet_those_of_a_backend(name: str) -> None:
+    backend = opened(name, x=2)
+    zeros, rows = np.zeros(2, np.float32), floats(3, 2)
+    for init, xs in ((zeros, backend.array(rows)), (backend.array(zeros), rows)):
+        total, before = ml.scan(lambda c, x: (c + x, c + np.ones(2)), init, xs)
+        close(total, rows.sum(0))
+        close(before, np.cumsum(rows, 0) - rows + 1)

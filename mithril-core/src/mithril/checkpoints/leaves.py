@@ -18,6 +18,7 @@ from mithril.checkpoints.owners import Owners
 from mithril.errors import CheckpointError, MithrilError, kind_of
 from mithril.mesh import Sharding
 from mithril.runtime.array import Array, ArrayBackend
+from mithril.runtime.host import check_unmasked
 from mithril.runtime.processes import find_place, list_backends
 from mithril.types import TensorType, as_dtype
 
@@ -61,6 +62,7 @@ def adopt(
     Raises:
         CheckpointError: no backend knows it, or it is one process's part of something.
     """
+    check_unmasked(leaf, f"leaf '{name}' is", CheckpointError)
     if isinstance(leaf, Array | np.ndarray | np.generic):
         return leaf, None
     for backend in reversed(backends):  # the smallest mesh: nothing has to travel

@@ -16,6 +16,7 @@ from mithril.data.items import LONE, Field, Item, check_alike, read_item, read_l
 from mithril.errors import OptionError, ShapeError, kind_of
 from mithril.mesh import Box
 from mithril.runtime.array import Array
+from mithril.runtime.host import check_unmasked
 from mithril.trees import Structure
 
 
@@ -150,6 +151,7 @@ def _read_array(value: Any, name: str) -> object:
             f"one data set whose samples have these fields"
         )
     # Arrays of frameworks reach the host once; files of arrays are read part by part.
+    check_unmasked(value, f"field '{name or LONE}' of the data is")
     if isinstance(value, Array):
         array: Any = value.numpy()
     elif is_array and (isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__")):

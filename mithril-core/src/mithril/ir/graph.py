@@ -8,7 +8,7 @@ name them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -217,3 +217,14 @@ class Graph:
         from mithril.ir.printer import print_graph
 
         return print_graph(self)
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return a name, lengthened until it is not taken.
+
+    >>> free_name("x", {"x", "x_"})
+    'x__'
+    """
+    while name in taken:
+        name = f"{name}_"
+    return name

@@ -39,6 +39,15 @@ def trace_around(operands: Iterable[object]) -> Builder | None:
     return running if is_around else deepest
 
 
+def trace_of_call(operands: Iterable[object]) -> Builder | None:
+    """Return the trace that the call of a function becomes a part of, None when it runs at once.
+
+    With nothing traced among its operands that is the innermost one: what the function uses from
+    around it may be traced.
+    """
+    return trace_around(operands) or running_trace()
+
+
 def is_within(builder: Builder, outer: Builder) -> bool:
     """Return whether a trace is another one, or inside it."""
     around: Builder | None = builder

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from mithril.errors import GraphError, MithrilError
-from mithril.ir.graph import Cause, Graph, Node, Phase, Value
+from mithril.ir.graph import Cause, Graph, Node, Phase, Value, free_name
 from mithril.ir.op import Op
 from mithril.ir.operand import Operand
 from mithril.ir.source import Source
@@ -286,10 +286,7 @@ class Builder:
 
     def free_name(self, name: str) -> str:
         """Return a name, lengthened until no input has it."""
-        taken = {value.name for value in self._inputs}
-        while name in taken:
-            name = f"{name}_"
-        return name
+        return free_name(name, {value.name for value in self._inputs})
 
     def constant(self, value: Scalar, dtype: DType) -> Tensor:
         """Return a scalar constant; equal constants of a phase are one node."""

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from mithril.errors import GraphError, MithrilError, kind_of, listing
 from mithril.ir import Builder, Tensor
-from mithril.ir.running import is_within, running_trace, trace_around
+from mithril.ir.running import is_within, trace_of_call
 from mithril.ir.source import at, user_source
 from mithril.models.annotations import Annotation
 from mithril.models.component import Connectable, number_ports, refuse_port
@@ -150,7 +150,7 @@ def call_part(part: Part, values: Sequence[object], named: Mapping[str, object])
     """
     target, scope = part._component(), find_traced_layer()
     given = _bind_inputs(target, values, named)
-    builder = trace_around(given.values()) or running_trace()
+    builder = trace_of_call(given.values())
     assert builder is not None, "nothing is called on tensors without a trace"
     if scope is None or not is_within(builder, scope.trace.builder):
         made = _call_in_function(part, target, given, builder)

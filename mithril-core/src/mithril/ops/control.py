@@ -12,7 +12,7 @@ from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import apply, apply_one
 from mithril.ir.repeat import Repeat, check_count
 from mithril.ir.rule import FactorDims, Rule
-from mithril.ir.running import running_trace, trace_around, tracing
+from mithril.ir.running import trace_of_call, tracing
 from mithril.ir.tensor import Builder, Tensor
 
 
@@ -95,7 +95,7 @@ def repeat(
     carries = tuple(carry) if isinstance(carry, list | tuple) else (carry,)
     if not carries:
         raise GraphError("repeat has no carry; give the tensor the first iteration starts from")
-    outer = trace_around((*carries, *stacked)) or running_trace()
+    outer = trace_of_call((*carries, *stacked))
     if outer is not None and not outer.records:
         return function(*carries, *(x[0] for x in stacked))
     times = check_count(count, [x.type for x in stacked])

@@ -25,7 +25,7 @@ class DonatedArray(Array):
         """The parts: gone."""
         raise BackendError(
             f"array {self.type} was donated to {_shards.__get__(self)} and holds no values any "
-            f"more; use what was returned, or leave it out of donate=…"
+            f"more; use what was returned, or donate a copy where you need the old values"
         )
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mithril.errors import ShapeError, kind_of
+from mithril.errors import MithrilError, ShapeError, kind_of
 from mithril.mesh import Box, Sharding, edges
 from mithril.runtime.dlpack import UNREADABLE, read_foreign
 from mithril.types import DType, Scalar, Shape
@@ -76,6 +76,7 @@ def on_host(values: object) -> np.ndarray:
     """
     if values is None:
         raise ShapeError("values are None; give a number, numbers in nested lists, or an array")
+    check_unmasked(values, "values are")
     try:
         host = np.asarray(values)
     except UNREADABLE as error:
@@ -92,6 +93,24 @@ def on_host(values: object) -> np.ndarray:
             f"values are of type {host.dtype}, which is no dtype of Mithril; give numbers"
         )
     return host
+
+
+def check_unmasked(values: object, what: str, error: type[MithrilError] = ShapeError) -> None:
+    """Raise if values are a masked array of NumPy: what its mask hides would be computed with.
+
+    Args:
+        values: anything.
+        what: the subject and verb of the message.
+        error: what is raised.
+
+    Raises:
+        MithrilError: they are.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        raise error(
+            f"{what} a masked array of NumPy, whose mask would be lost; pass x.filled(value), and "
+            f"the mask as an array of its own where you need it"
+        )
 
 
 def check_range(host: np.ndarray, dtype: DType) -> None:

@@ -12,6 +12,7 @@ from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.mesh import Box, Sharding
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
+from mithril.runtime.host import on_host
 from mithril.runtime.parameters import Parameters
 from mithril.types import DType, TensorType
 
@@ -51,7 +52,7 @@ def _read(backend: Backend, x: object) -> Array | np.ndarray:
     if isinstance(x, Array):
         return x if x.backend is backend else x.numpy()
     if isinstance(x, np.ndarray):
-        return x
+        return on_host(x)
     return backend.read_host(x)[0]
 
 

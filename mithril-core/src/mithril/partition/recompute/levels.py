@@ -5,10 +5,11 @@ together, of which the body of one is the forward and that of the other the back
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from mithril.ir import Graph, Node, Repeat, Value
+from mithril.ir.graph import free_name
 from mithril.ir.repeat import stack as stack_of
 from mithril.ir.rewrite import regions
 from mithril.partition.recompute.clone import Cloner, Gates
@@ -155,7 +156,7 @@ class Level(ABC):
         body = self.body_of(node)
         outputs = dict(body.outputs)
         for value in more:
-            outputs[_free_name(f"residual_{len(outputs)}", outputs)] = value
+            outputs[free_name(f"residual_{len(outputs)}", outputs)] = value
         op = node.op.with_bodies([Graph(body.inputs, body.nodes, outputs)])
         return replace(node, op=op, outputs=(*node.outputs, *more.values()))
 
@@ -248,7 +249,7 @@ class LoopLevel(Level):
 
     def _bring(self, value: Value) -> Value:
         """Return a new input of the backward's body: what a value of the forward's body was."""
-        inner = Value(value.type, _free_name(value.name or "residual", self._names))
+        inner = Value(value.type, free_name(value.name or "residual", self._names))
         self._names.add(inner.name)
         inputs = self._op.body.inputs
         position = inputs.index(value) if value in inputs else -1
@@ -282,9 +283,3 @@ class LoopLevel(Level):
         body = Graph(tuple(inner for inner, _ in inputs), tuple(nodes), outputs)
         loop = replace(op, body=body, stacked=len(each))
         return replace(self._backward, op=loop, inputs=tuple(outer for _, outer in inputs))
-
-
-def _free_name(name: str, taken: Container[str]) -> str:
-    while name in taken:
-        name = f"{name}_"
-    return name

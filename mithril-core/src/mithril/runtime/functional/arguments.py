@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from mithril.errors import OptionError, listing, nearest
@@ -14,6 +14,9 @@ from mithril.types import to_python
 
 Choice = int | str | Sequence[int | str]
 """Arguments chosen by position or name."""
+
+_COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""Parameters that take any number of arguments."""
 
 
 class Form(NamedTuple):
@@ -86,6 +89,37 @@ def types_in(value: object) -> Any:
     return type(value)
 
 
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """Some of the arguments of a function, by the names that they have in a `Form`.
+
+    Args:
+        names: of parameters, places in `*args` such as `args.0`, and keywords in `**kwargs`.
+        known: the names of all parameters that take one argument.
+        has_rest: whether all arguments in `*args` are among them.
+        has_keywords: whether all in `**kwargs` are.
+    """
+
+    names: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+    has_rest: bool = False
+    has_keywords: bool = False
+
+    def __contains__(self, name: str) -> bool:
+        if name in self.names or name in self.known:
+            return name in self.names
+        return self.has_rest if "." in name else self.has_keywords
+
+    def overlaps(self, other: Arguments) -> bool:
+        """Return whether an argument is, or may be, among both."""
+        return (
+            any(name in other for name in self.names)
+            or any(name in self for name in other.names)
+            or (self.has_rest and other.has_rest)
+            or (self.has_keywords and other.has_keywords)
+        )
+
+
 class Signature:
     """The parameters of a function: how its arguments are called.
 
@@ -103,11 +137,12 @@ class Signature:
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self._positional = [p.name for p in known if p.kind in by_position]
         self._names = [p.name for p in known]
-        rest = [p.name for p in known if p.kind == inspect.Parameter.VAR_POSITIONAL]
-        self._rest = rest[0] if rest else None
+        collecting = {p.kind: p.name for p in known if p.kind in _COLLECTING}
+        self._rest = collecting.get(inspect.Parameter.VAR_POSITIONAL)
+        self._keywords = collecting.get(inspect.Parameter.VAR_KEYWORD)
 
-    def select_arguments(self, choice: Choice, option: str) -> frozenset[str]:
-        """Return the names of the arguments that an option names.
+    def select_arguments(self, choice: Choice, option: str) -> Arguments:
+        """Return the arguments that an option names; `args` of `*args` names all that it takes.
 
         Raises:
             OptionError: there is no such argument.
@@ -119,7 +154,14 @@ class Signature:
                 f"{option}={choice!r} chooses no arguments; give positions or names, such as "
                 f"{option}=(0,)"
             )
-        return frozenset(self._select_argument(item, option) for item in several)
+        chosen = {self._select_argument(item, option) for item in several}
+        collecting = {self._rest, self._keywords}
+        return Arguments(
+            frozenset(chosen - collecting),
+            frozenset(name for name in self._names if name not in collecting),
+            has_rest=self._rest in chosen,
+            has_keywords=self._keywords in chosen,
+        )
 
     def canonical(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -134,7 +176,7 @@ class Signature:
         self,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        static: frozenset[str],
+        static: Arguments,
         leaves: list[Any],
         is_fixed: Callable[[object], bool] | None = None,
     ) -> Form:
@@ -178,7 +220,7 @@ class Signature:
         return form
 
     def _select_argument(self, item: Any, option: str) -> str:
-        if isinstance(item, str) and item in self._names:
+        if isinstance(item, str) and (item in self._names or self._keywords is not None):
             return item
         is_position = isinstance(item, int) and not isinstance(item, bool) and item >= 0
         if is_position and (item < len(self._positional) or self._rest is not None):

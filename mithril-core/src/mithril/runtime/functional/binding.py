@@ -9,6 +9,7 @@ from typing import Any
 from mithril.compiler import Request
 from mithril.compiler.recompute_options import name_axes
 from mithril.ir import Graph, Tensor
+from mithril.ir.graph import free_name
 from mithril.ir.running import tracing
 from mithril.ir.tensor import Number
 from mithril.ops.constrain import apply_constraint
@@ -96,7 +97,9 @@ def bind_function(
         returned = form.call(function, iter(inputs))
         leaves: list[Any] = []
         structure = flatten(returned, leaves, is_fixed)
-        called = list(names(structure, "result"))
+        called: dict[str, None] = {}  # two keys of a dict may read alike, such as 1 and "1"
+        for leaf_name in names(structure, "result"):
+            called[free_name(leaf_name, called)] = None
         whats = [f"'{n}' of function '{name}'" for n in called]
         tensors = [lift(builder, x, what) for x, what in zip(leaves, whats, strict=True)]
     graph = builder.build(dict(zip(called, tensors, strict=True)))

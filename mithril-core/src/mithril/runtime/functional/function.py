@@ -13,7 +13,7 @@ from typing import Any, Unpack, overload
 from mithril.compiler.options import OF_MODELS, OF_STEPS, refuse_of_other
 from mithril.errors import BackendError, GraphError
 from mithril.ir import Builder, Operand, Tensor
-from mithril.ir.running import trace_around
+from mithril.ir.running import running_trace, trace_of_call
 from mithril.keywords import checked_keywords, refuse_unknown
 from mithril.ops.constrain import apply_constraint
 from mithril.plan import Plan
@@ -132,18 +132,18 @@ class Function:
         """Run the function; inside another function that is traced, become a part of it."""
         leaves: list[Any] = []
         last = self._bindings.last
-        if last is not None and not kwargs and last.form.collect_leaves(args, leaves):
-            bound = last.find(leaves)
-            if bound is not None:
-                return _run(bound, leaves)
-        leaves.clear()
+        if last is not None and not kwargs and running_trace() is None:
+            alike = last.find(leaves) if last.form.collect_leaves(args, leaves) else None
+            if alike is not None:
+                return _run(alike, leaves)
+            leaves.clear()
         form = self._read(args, kwargs, leaves)
+        outer = trace_of_call(leaves)
+        if outer is not None:
+            return self._inline(outer, form, leaves)
         bound = self._bindings.of_last(form, leaves)
         if bound is not None:
             return _run(bound, leaves)
-        outer = trace_around(leaves)
-        if outer is not None:
-            return self._inline(outer, form, leaves)
         backend = self._backend_of(leaves)
         arriving = self._form(form)
         convert = partial(arriving.arrays, backend, leaves)

@@ -15,7 +15,7 @@ from typing import Any
 from mithril.errors import GraphError, OptionError, kind_of
 from mithril.ir import Builder, Tensor
 from mithril.ir.rewrite import inline
-from mithril.ir.running import trace_around
+from mithril.ir.running import trace_around, trace_of_call
 from mithril.keywords import checked_keywords
 from mithril.runtime.functional.arguments import Signature, name_of
 from mithril.runtime.functional.function import Function, is_value
@@ -100,7 +100,7 @@ def value_and_grad(
     def both(*args: Any, **kwargs: Any) -> Any:
         leaves: list[Any] = []
         flatten((args, kwargs), leaves)
-        if trace_around(leaves) is not None:
+        if trace_of_call(leaves) is not None:
             return derivative.trace(args, kwargs, name_of(function))
         return run(*args, **kwargs)
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from mithril.errors import BackendError, GraphError, ShapeError
 from mithril.ir import Builder, Repeat, Tensor, Value
-from mithril.ir.running import running_trace, trace_around
+from mithril.ir.running import trace_of_call
 from mithril.ir.serialize import graph_to_json
 from mithril.ir.tensor import Number
 from mithril.keywords import checked_keywords
+from mithril.mesh import Sharding
 from mithril.models.trace_context import mark_parts
 from mithril.ops import broadcast_to, cast
 from mithril.runtime.array import Array, ArrayBackend
@@ -28,6 +29,7 @@ from mithril.runtime.functional.tracing import (
     trace_inside,
 )
 from mithril.runtime.lru import LRUCache
+from mithril.runtime.unplaced import HostArray, settle_one
 from mithril.trees import Structure, flatten, names, rebuild
 from mithril.types import DType, TensorType, to_python
 
@@ -74,7 +76,7 @@ def scan(
     if not callable(function):
         raise GraphError(f"scan() takes a function, not {function!r}; write scan(function, init)")
     loop = _Loop.read(function, init, xs, length, reverse)
-    outer = trace_around((*loop.carries, *loop.stacked)) or running_trace()
+    outer = trace_of_call((*loop.carries, *loop.stacked))
     return loop.run(_backend_of(loop)) if outer is None else loop.trace(outer)
 
 
@@ -127,6 +129,8 @@ class _Loop:
             if isinstance(x, Number) and x.known is not None:
                 return backend.full((), x.known, dtype=x.dtype)
             found: Array = arrays[x.value]
+            if isinstance(found, HostArray):  # here no plan says where it is wanted
+                settle_one(found, Sharding.replicated(backend.mesh, len(x.shape)))
             return found
 
         if ready.op is None:

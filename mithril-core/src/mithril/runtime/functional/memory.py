@@ -10,7 +10,7 @@ import numpy as np
 
 from mithril.errors import GraphError
 from mithril.ir import Checkpoint, Operand, Tensor
-from mithril.ir.running import running_trace, trace_around
+from mithril.ir.running import trace_of_call
 from mithril.runtime.functional.arguments import name_of
 from mithril.runtime.functional.tracing import Output, lift, trace_inside
 from mithril.trees import flatten, rebuild
@@ -44,7 +44,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         leaves: list[Any] = []
         structure = flatten((args, kwargs), leaves, _stays)
-        outer = trace_around(leaves) or running_trace()
+        outer = trace_of_call(leaves)
         if outer is None or not outer.records:
             return function(*args, **kwargs)
         tensors = [lift(outer, x, f"argument of function '{called}'") for x in leaves]

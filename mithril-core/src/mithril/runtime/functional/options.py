@@ -9,11 +9,11 @@ from mithril.compiler import PlanOptions
 from mithril.compiler.options import check_uneven
 from mithril.compiler.plugin_passes import read_passes
 from mithril.compiler.recompute_options import RecomputeOptions, read_recompute
-from mithril.errors import GraphError
+from mithril.errors import GraphError, OptionError
 from mithril.mesh import PartitionSpec
 from mithril.option_checks import check_flag
 from mithril.runtime.array import ArrayBackend
-from mithril.runtime.functional.arguments import Choice, Form, Signature
+from mithril.runtime.functional.arguments import Arguments, Choice, Form, Signature
 from mithril.runtime.memory_planning import DYNAMIC, read_memory_planning
 from mithril.runtime.patterns import Patterns, match_patterns, read_patterns
 from mithril.runtime.settings import read_limit
@@ -45,8 +45,8 @@ class FunctionOptions:
     Args:
         in_shardings: how arguments shall lie; of those kept at rest, how they are computed with.
         out_shardings: how results must leave.
-        donated: names of the arguments that are given up.
-        static: names of the arguments that are values of Python.
+        donated: the arguments that are given up.
+        static: the arguments that are values of Python.
         at_rest: how arguments are kept between calls, by patterns of the names of their leaves.
         uneven: `pad` or `error`; None as the backend does.
         plan: the options of planning besides `uneven`.
@@ -56,8 +56,8 @@ class FunctionOptions:
 
     in_shardings: object = None
     out_shardings: object = None
-    donated: frozenset[str] = frozenset()
-    static: frozenset[str] = frozenset()
+    donated: Arguments = field(default_factory=Arguments)
+    static: Arguments = field(default_factory=Arguments)
     at_rest: Patterns = field(default_factory=dict)
     uneven: str | None = None
     plan: PlanOptions = field(default_factory=PlanOptions)
@@ -73,11 +73,18 @@ class FunctionOptions:
             ShardingError: `at_rest` gives no specs.
         """
         uneven = given.get("uneven")
+        donated = signature.select_arguments(given.get("donate", ()), "donate")
+        static = signature.select_arguments(given.get("static", ()), "static")
+        if donated.overlaps(static):
+            raise OptionError(
+                f"donate={given.get('donate')!r} and static={given.get('static')!r} name the same "
+                f"argument; a value of Python has no memory to give up: leave it out of donate=…"
+            )
         return FunctionOptions(
             in_shardings=given.get("in_shardings"),
             out_shardings=given.get("out_shardings"),
-            donated=signature.select_arguments(given.get("donate", ()), "donate"),
-            static=signature.select_arguments(given.get("static", ()), "static"),
+            donated=donated,
+            static=static,
             at_rest=read_patterns(given.get("at_rest"), "at_rest of jit()"),
             uneven=None if uneven is None else check_uneven(uneven),
             plan=PlanOptions(
@@ -98,6 +105,7 @@ class FunctionOptions:
         given = [item for item in form.positional if item[0] not in self.static]
         wanted = self.in_shardings
         if wanted is None or isinstance(wanted, PartitionSpec):
+            given = list(form.arguments)
             prefixes = [wanted] * len(given)
         elif isinstance(wanted, list | tuple) and len(wanted) == len(given):
             prefixes = list(wanted)
