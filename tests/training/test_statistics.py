@@ -42,6 +42,51 @@ def follow(step: ml.TrainStep) -> dict[str, np.ndarray]:
     return {name: x.numpy() for name, x in state.statistics.items()}
 
 
+def nested(depth: int) -> ml.Model:
+    made = model()
+    for _ in range(depth):
+        outer = ml.Model()
+        outer |= made(x="x", t="t", loss="loss", mean="mean", variance="variance")
+        made = outer
+    return made
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("options", [{}, {"mixed_precision_policy": {"compute": "bfloat16"}}])
+@pytest.mark.parametrize("left_out", [("mean",), ("mean", "variance")])
+def test_layers_know_the_shapes_of_statistics(
+    depth: int, options: Any, left_out: tuple[str, ...]
+) -> None:
+    backend, optimizer = ml.NumpyBackend(ml.Mesh(data=2)), Momentum()
+    every = {**shapes(P("data")), "mean": (WIDTH,), "variance": (WIDTH,)}
+    some = {name: shape for name, shape in every.items() if name not in left_out}
+    plans = [
+        str(ml.train_step(nested(depth), backend, optimizer, shapes=given, **options).plan)
+        for given in (every, some)
+    ]
+    assert plans[0] == plans[1]
+
+
+def test_a_lone_layer_knows_the_shapes_of_its_statistics() -> None:
+    compiled = ml.compile(ml.BatchNorm(), ml.NumpyBackend(), shapes={"input": (4, 6, 3)})
+    found = {port.name: port.type.shape for port in compiled.plan.inputs}
+    assert found["running_mean"] == found["running_variance"] == (6,)
+
+
+def test_shapes_of_statistics_that_no_layer_knows_alone_are_given() -> None:
+    shared = ml.Model()
+    for name in ("one", "two"):
+        shared |= ml.BatchNorm(name=name)(input="x", running_mean="mean", running_variance="v")
+    own = ml.Model()
+    own |= Center(name="center")(input="x", mean="mean", output="y")
+    for made, why in (
+        (shared, "'one' .* reads it and no layer makes it"),
+        (own, "begins with 0.0"),
+    ):
+        with pytest.raises(ml.GraphError, match=f"'mean'.* missing; .*{why}"):
+            ml.compile(made, ml.NumpyBackend(), shapes={"x": (4, 6)})
+
+
 def by_hand(dtype: str) -> dict[str, np.ndarray]:
     """Return the same of batches in the dtype that layers compute in."""
     mean, variance = np.zeros(WIDTH), np.ones(WIDTH)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mithril.errors import GraphError, OptionError, listing, nearest
 from mithril.models.component import check_printable
 from mithril.models.unknown import UnknownSize
-from mithril.types import to_python
+from mithril.types import Shape, to_python
 
 SHARDING_OPTIONS = (
     "weight_shard_spec",
@@ -63,8 +63,29 @@ _BY_ANNOTATION = {
 }
 
 
-Statistics = Mapping[str, tuple[str, float]]
-"""Running statistics: by output, the input that it is next time, and how that begins."""
+ShapeOf = Callable[[Any], Shape]
+"""Gives the shape of a running statistic for the first input of its layer."""
+Statistics = Mapping[str, tuple[str, float] | tuple[str, float, ShapeOf | None]]
+"""Running statistics by output; see `Statistic`."""
+
+
+class Statistic(NamedTuple):
+    """What an output of a layer is in the next step of training.
+
+    Args:
+        port: the input that it is given to.
+        start: the number that this begins with.
+        shape: gives its shape; without one users have to.
+    """
+
+    port: str
+    start: float
+    shape: ShapeOf | None = None
+
+    def shape_for(self, input: object) -> Shape:
+        """Return the shape for the first input of the layer, which has said one."""
+        assert self.shape is not None, f"nothing says the shape of '{self.port}'"
+        return tuple(self.shape(input))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +103,7 @@ class Definition:
         parameters: names of its parameters, or a function of options that returns them.
         weights: which parameters each entry of `weight_shard_spec` is for.
         checks: what the value of an option must be.
-        statistics: outputs that the next step of training takes as inputs: the input of each, and
-            the number that it begins with.
+        statistics: outputs that the next step of training takes as inputs.
     """
 
     name: str
@@ -96,7 +116,7 @@ class Definition:
     parameters: Declared
     weights: tuple[Names, ...]
     checks: Mapping[str, Check] = field(default_factory=dict)
-    statistics: Statistics = field(default_factory=dict)
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)
 
     def configure(self, values: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """Return every option's value from positional and named arguments.
@@ -229,7 +249,8 @@ def define(
             f"layer {name} checks '{unknown[0]}', which is not one of its options "
             f"{listing(known)}{nearest(unknown[0], known)}"
         )
-    for output, (port, _) in (statistics or {}).items():
+    kept = {output: Statistic(*said) for output, said in (statistics or {}).items()}
+    for output, (port, *_) in kept.items():
         if output not in fixed or port not in inputs:
             raise GraphError(
                 f"layer {name} has statistics '{output}' of '{port}', which are no output and "
@@ -239,7 +260,7 @@ def define(
     return Definition(
         name, function, tuple(inputs), tuple(optional), variadic, tuple(options),
         outputs if callable(outputs) else fixed, parameters, groups, dict(checks or {}),
-        dict(statistics or {}),
+        kept,
     )  # fmt: skip
 
 

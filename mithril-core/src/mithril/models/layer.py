@@ -44,13 +44,14 @@ from mithril.models.definition import (
     Check,
     Declared,
     Definition,
+    Statistic,
     Statistics,
     define,
 )
 from mithril.models.initializer_options import read_initializers
 from mithril.models.initializers import Initializer
 from mithril.models.layer_class import function_of
-from mithril.models.trace_context import LayerScope, inside
+from mithril.models.trace_context import LayerScope, UnsaidInput, inside
 from mithril.ops import cast
 from mithril.types import to_python
 
@@ -198,11 +199,13 @@ class Layer(Component["Layer"]):
         Where the model computes in a narrower dtype than they come in, small changes to them would
         be lost: the layer has them as they come.
         """
-        kept = {port for port, _ in self.definition.statistics.values()}
+        kept = {statistic.port: statistic for statistic in self.definition.statistics.values()}
         if not kept:
             return inputs, {}
         passed, statistics = list(inputs), dict[str, Tensor]()
         for place, (port, x) in enumerate(zip(self.definition.inputs, inputs, strict=False)):
+            if isinstance(x, UnsaidInput):
+                x.settle(kept[port].shape_for(inputs[0]))
             if port in kept and x is not None:
                 statistics[port] = come = scope.trace.given.get(x.value, x)
                 passed[place] = come if come.dtype.itemsize > x.dtype.itemsize else x
@@ -218,7 +221,7 @@ class Layer(Component["Layer"]):
         known, narrow = self.definition.statistics, scope.trace.precision
         found = dict(made)
         for output, x in made.items():
-            port, start = known.get(output, ("", 0.0))
+            port, start, _ = known.get(output, _NO_STATISTIC)
             if port in statistics:
                 found[output] = cast(x, statistics[port].dtype)
                 scope.trace.statistics[found[output].value] = statistics[port].value, start
@@ -305,6 +308,9 @@ class Layer(Component["Layer"]):
         return f"{start}{between}{', '.join(split)})"
 
 
+_NO_STATISTIC = Statistic("", 0.0)
+
+
 def _show(value: object) -> str:
     """Return an option as it is written; a function by its name, without an address."""
     return getattr(value, "__name__", repr(value)) if callable(value) else repr(value)
@@ -354,9 +360,11 @@ def layer(
             pattern (`layer_*.weight`); by default the one called `weight`.
         checks: what the value of an option must be.
         statistics: running statistics: by output, the input that a train step gives it to next
-            time, and the number that this begins with, such as `{"new_mean": ("mean", 0.0)}`.
-            They come, and are kept, in the dtype in which they enter the model, where that is wider
-            than what layers compute in; other outputs leave in what layers compute in.
+            time, the number that this begins with, and a function from the layer's first input to
+            its shape, such as `{"new_mean": ("mean", 0.0, lambda input: input.shape[1:2])}`;
+            without the function users give the shape. They come, and are kept, in the dtype in
+            which they enter the model, where that is wider than what layers compute in; other
+            outputs leave in what layers compute in.
 
     Raises:
         GraphError: the function cannot be a layer; the message says why.

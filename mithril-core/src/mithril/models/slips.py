@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from mithril.errors import listing, nearest
 from mithril.ir.source import at
 from mithril.models.composition import Composition, Member
 from mithril.models.layer import Layer
+from mithril.models.statistics import find_statistic
 
 
 def explain_missing(component: Composition | Layer, name: str) -> str:
@@ -20,11 +19,12 @@ def explain_missing(component: Composition | Layer, name: str) -> str:
     if isinstance(component, Layer):
         return f"inputs: {listing(component.input_ports)}"
     inside, connection, path = _find(component, name)
-    reader = inside.consumers[_first_reader(inside, connection)]
-    if _is_statistic(reader, inside, connection):
+    reader = _first_reader(inside, connection)
+    statistic = find_statistic(component, name)
+    if statistic is not None:
         return (
             f"'{path}{reader.name}'{at(reader.source)} keeps it from step to step, a running "
-            f"statistic; give its shape, too: '{name}': (channels,)"
+            f"statistic that begins with {statistic.start}; give it, or in shapes= its shape, too"
         )
     unread = [wire for wire in inside.open_outputs if "." not in wire]
     slips = [wire for wire in unread if is_slip(wire, connection)]
@@ -64,7 +64,7 @@ def _find(component: Composition, name: str) -> tuple[Composition, str, str]:
     path = ""
     while True:
         connection = next(root for root, shown in component.shown.items() if shown == name)
-        reader = component.consumers[_first_reader(component, connection)]
+        reader = _first_reader(component, connection)
         inside = reader.component
         port = _port(reader, component, connection)
         if not isinstance(inside, Composition) or "." not in connection:
@@ -72,19 +72,10 @@ def _find(component: Composition, name: str) -> tuple[Composition, str, str]:
         component, name, path = inside, port, f"{path}{reader.name}."
 
 
-def _is_statistic(reader: Member, inside: Composition, connection: str) -> bool:
-    if not isinstance(reader.component, Layer):
-        return False
-    kept = {port for port, _ in reader.component.definition.statistics.values()}
-    return _port(reader, inside, connection) in kept
-
-
-def _first_reader(component: Composition, connection: str) -> str:
-    return next(name for name in component.consumers if component.root(name) == connection)
+def _first_reader(component: Composition, connection: str) -> Member:
+    name = next(name for name in component.consumers if component.root(name) == connection)
+    return component.consumers[name]
 
 
 def _port(member: Member, component: Composition, connection: str) -> str:
-    ports: Iterable[str] = (
-        port for port, name in member.inputs if component.root(name) == connection
-    )
-    return next(iter(ports))
+    return next(port for port, name in member.inputs if component.root(name) == connection)

@@ -5,7 +5,7 @@ Names that need no shapes — inputs, outputs, parameters — can be asked for b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mithril.errors import GraphError, listing, nearest
@@ -27,7 +27,8 @@ from mithril.models.parameter_rules import (
 from mithril.models.prefixes import Traceable, component_of, list_declared, parameter_prefixes
 from mithril.models.rules import match_rules
 from mithril.models.slips import explain_missing
-from mithril.models.trace_context import SEED, LayerScope, Trace
+from mithril.models.statistics import find_unsaid
+from mithril.models.trace_context import SEED, LayerScope, Trace, UnsaidInput
 from mithril.options import AS_THEY_COME, Precision
 from mithril.types import TensorType
 
@@ -160,7 +161,8 @@ def trace(
 
     Args:
         model: a model, its snapshot, or a lone layer.
-        input_types: shape and dtype of every input of the model.
+        input_types: shape and dtype of every input of the model; running statistics whose layer
+            knows their shape may be left out, and are float32.
         inference: whether dropout and its like do nothing.
         precision: float inputs, parameters and arrays of values are cast to its activation dtype,
             if it is given.
@@ -173,20 +175,26 @@ def trace(
         ShardingError: a pattern of `model.shard` matches no name.
     """
     component = component_of(model)
-    _check_inputs(component, input_types)
+    unsaid = find_unsaid(component, input_types)
+    _check_inputs(component, [*input_types, *unsaid])
     builder = LayerBuilder(convert, precision)
     run = Trace(builder, inference, precision, ties=ties_of(component))
-    inputs = {name: run.builder.input(input_types[name], name) for name in component.input_ports}
+    inputs: dict[str, Tensor] = {name: UnsaidInput(builder, name) for name in unsaid}
     walk = _Walk(run, parameter_prefixes(component))
-    walk.record({name: tensor.value for name, tensor in inputs.items()})
-    given, inputs = inputs, {name: enter(tensor, precision) for name, tensor in inputs.items()}
-    run.given |= {tensor.value: given[name] for name, tensor in inputs.items()}
+    for name in component.input_ports:
+        if name not in unsaid:
+            given = builder.input(input_types[name], name)
+            walk.record({name: given.value})
+            inputs[name] = entered = enter(given, precision)
+            run.given[entered.value] = given
     if isinstance(component, Layer):
         path = component.given_name or component.kind
-        outputs = walk.layer(component, list(inputs.values()), path, own_prefix="")
+        operands = [inputs[name] for name in component.input_ports]
+        outputs = walk.layer(component, operands, path, own_prefix="")
         walk.record({n: run.builder.assign_name(tensor, n).value for n, tensor in outputs.items()})
     else:
         outputs = walk.composition(component, inputs, "")
+    walk.record({name: inputs[name].value for name in unsaid})
     return _finish(run, walk, component, outputs, builder.captured_arrays)
 
 
@@ -424,7 +432,7 @@ def _parameter_annotations(
     return merge_tied_annotations(found, run.ties, "is split")
 
 
-def _check_inputs(component: Composition | Layer, given: Mapping[str, TensorType]) -> None:
+def _check_inputs(component: Composition | Layer, given: Collection[str]) -> None:
     wanted = component.input_ports
     extra = [name for name in given if name not in wanted]
     missing = [name for name in wanted if name not in given]

@@ -22,7 +22,7 @@ from mithril.models.initializers import Initializer
 from mithril.models.unknown import UnknownBuilder, UnknownTensor
 from mithril.ops import cast
 from mithril.options import AS_THEY_COME, Precision
-from mithril.types import DType, TensorType, as_dtype
+from mithril.types import DType, Shape, TensorType, as_dtype
 
 SEED = "seed"
 
@@ -110,6 +110,23 @@ class Trace:
         for name, value in self.parts.items():
             self.builder.assign_name(Tensor(self.builder, value), name)
         self.inner = {**self.parts, **self.inner}
+
+
+class UnsaidInput(Tensor):
+    """A running statistic that the model is given and nobody said the shape of.
+
+    It is an input of the graph once the layer that keeps it has said it.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, builder: Builder, name: str) -> None:
+        self.builder = builder
+        self.name = name
+
+    def settle(self, shape: Shape) -> None:
+        """Become an input of a shape."""
+        self.value = self.builder.input(TensorType(shape, DType.float32), self.name).value
 
 
 @dataclass(slots=True)

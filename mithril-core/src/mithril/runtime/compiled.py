@@ -20,6 +20,7 @@ from mithril.keywords import checked_keywords, list_argument_names, refuse_unkno
 from mithril.mesh import Sharding
 from mithril.models import Layer
 from mithril.models.composition import Composition
+from mithril.models.statistics import find_unsaid
 from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.plan import Plan
 from mithril.plugins.published import suggest_attribute
@@ -336,6 +337,8 @@ class CompiledModel(PlanReports, Shared):
     def read_kinds(self, shapes: Mapping[str, object]) -> list[Kind]:
         """Return the kinds of the inputs, from shapes, arrays and specs, in order.
 
+        Running statistics need none where the layer that keeps them knows their shape.
+
         Raises:
             GraphError: an input is missing or unknown.
         """
@@ -344,12 +347,21 @@ class CompiledModel(PlanReports, Shared):
                 f"shapes is {kind_of(shapes)}; give a mapping of input names to shapes, such as "
                 f"{{'{self.inputs[0]}': (8, 4)}}"
             )
-        check_names(shapes, self.inputs, "input", self._planner.explain_input)
-        wanted = self.settings.in_shardings
-        return [
-            read_kind(self._kind(shapes[name]), wanted.get(name), self.backend, f"input '{name}'")
-            for name in self.inputs
-        ]
+        unsaid = find_unsaid(self._model, shapes)
+        check_names(
+            {**dict.fromkeys(unsaid), **shapes}, self.inputs, "input", self._planner.explain_input
+        )
+        kinds = {name: self._read_kind(name, given) for name, given in shapes.items()}
+        if unsaid:
+            types = tuple((name, kind.type) for name, kind in kinds.items())
+            graph = self._planner.trace(types).graph
+            inferred = {name: graph.input(name).type.shape for name in unsaid}
+            kinds |= {name: self._read_kind(name, shape) for name, shape in inferred.items()}
+        return [kinds[name] for name in self.inputs]
+
+    def _read_kind(self, name: str, given: object) -> Kind:
+        wanted = self.settings.in_shardings.get(name)
+        return read_kind(self._kind(given), wanted, self.backend, f"input '{name}'")
 
     def _kind(self, given: object) -> object:
         """Return the kind that an array has on this model's backend, anything else as it is."""

@@ -161,7 +161,10 @@ def _normalize_groups(input: Tensor, groups: int, epsilon: float, affine: bool) 
     parameters=("weight", "bias"),
     outputs=("output", "new_mean", "new_variance"),
     checks={"momentum": SHARE, "epsilon": POSITIVE_NUMBER},
-    statistics={"new_mean": ("running_mean", 0.0), "new_variance": ("running_variance", 1.0)},
+    statistics={
+        "new_mean": ("running_mean", 0.0, lambda input: input.shape[1:2]),
+        "new_variance": ("running_variance", 1.0, lambda input: input.shape[1:2]),
+    },
 )
 def BatchNorm(  # noqa: N802
     input: Tensor,
