@@ -17,6 +17,7 @@ from mithril.engine.checks import is_checking
 from mithril.errors import BackendError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand, Tensor
 from mithril.mesh import Mesh, PartitionSpec, Sharding
+from mithril.ops.dynamic_slicing import DynamicSlice
 from mithril.ops.own_kernel import choose_op
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.compression import PLAIN, Compression
@@ -25,7 +26,7 @@ from mithril.runtime.array import Array, Kind
 from mithril.runtime.bindings import Bindings
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.creation import Creation
-from mithril.runtime.eager_plans import find_common_sharding, plan_in_place
+from mithril.runtime.eager_plans import find_common_sharding, plan_in_place, take_positions
 from mithril.runtime.family import Family, OpenProfile, bring_over, follow_kind
 from mithril.runtime.functional.function import Function
 from mithril.runtime.functions import EAGER, eager
@@ -95,6 +96,7 @@ class Backend(Creation, Shared):
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self._numbers: LRUCache[object, Array] = LRUCache(NUMBERS)
+        self._takes_positions = DynamicSlice.name in self.engine.kernels
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
 
@@ -275,6 +277,10 @@ class Backend(Creation, Shared):
                 kinds = [x.kind for x in arrays]
                 break
             kinds.append(kind)
+        moved = take_positions(op, kinds) if self._takes_positions else None
+        if moved is not None:
+            starts = [self.constant(start, DType.int32) for start in moved[1]]
+            return self.run(moved[0], [*arrays, *starts])
         bound = self._eager.find(op, kinds)
         if bound is None:
             bound = self._bind_op(op, kinds)

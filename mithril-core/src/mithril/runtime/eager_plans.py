@@ -1,4 +1,8 @@
-"""Plans of elementwise ops whose operands lie alike: each device computes with what it has."""
+"""Plans of single ops that are cheaper than those of programs.
+
+Elementwise ops whose operands lie alike need no search: each device computes with what it has. One
+plan serves slices of one size wherever they begin, as loops take them from a table.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ from collections.abc import Sequence
 
 from mithril.ir import Builder, Op
 from mithril.mesh import Sharding, coarse
+from mithril.ops.dynamic_slicing import DynamicSlice
 from mithril.ops.elementwise import Elementwise
+from mithril.ops.slicing import Slice
 from mithril.plan import Plan, Port, Program
 from mithril.runtime.array import Kind
 
@@ -45,4 +51,21 @@ def plan_in_place(op: Op, kinds: Sequence[Kind], lying: Sharding) -> Plan:
     return Plan.of_program(coarse(lying.mesh), program)
 
 
-__all__ = ["find_common_sharding", "plan_in_place"]
+def take_positions(op: Op, kinds: Sequence[Kind]) -> tuple[Op, Sequence[int]] | None:
+    """Return a slice as the op that takes where it begins as operands, and where that is.
+
+    Returns:
+        None for any other op, for slices with gaps, and where a dimension is split that is cut.
+    """
+    if not isinstance(op, Slice) or any(step != 1 for step in op.step):
+        return None
+    (kind,) = kinds
+    sizes = [stop - start for start, stop in zip(op.start, op.stop, strict=True)]
+    cut = [axis for axis, size in enumerate(kind.type.shape) if sizes[axis] != size]
+    if any(kind.sharding.dims[axis] for axis in cut):
+        return None
+    taken = DynamicSlice(tuple(cut), tuple(sizes[axis] for axis in cut))
+    return taken, [op.start[axis] for axis in cut]
+
+
+__all__ = ["find_common_sharding", "plan_in_place", "take_positions"]
