@@ -21,26 +21,38 @@ from mithril.partition.bucket_sizes import Member, cut_by_time, cut_evenly, cut_
 def join_late(graph: Graph, fill: Filling, pricing: Pricing) -> Graph:
     """Return a graph with collectives put together, each bucket issued with its last.
 
+    What is summed inside nodes, and then between them, waits for one collective once what it waits
+    for is together. So it is done until nothing changes.
+
     Args:
         graph: a local one; bodies of loops stay as they are.
         fill: what may travel together.
         pricing: says when what is reduced is made.
     """
     buckets = [bucket for bucket in _fill(graph, fill, pricing) if len(bucket) > 1]
-    if not buckets:
-        return graph
-    last = {bucket[-1]: bucket for bucket in buckets}
+    together: set[Node] = set()
+    while buckets:
+        joined = {bucket[-1]: fill.join(bucket) for bucket in buckets}
+        graph = _join(graph, buckets, joined)
+        together.update(joined.values())
+        filled = _fill(graph, fill, pricing, together)
+        buckets = [bucket for bucket in filled if len(bucket) > 1]
+    return graph
+
+
+def _join(graph: Graph, buckets: Sequence[Sequence[Node]], joined: Mapping[Node, Node]) -> Graph:
+    """Return a graph with collectives in the place of the last node of each bucket."""
     absorbed = {node for bucket in buckets for node in bucket}
     late, made_late = _find_dependents(graph, absorbed)
     nodes: list[Node] = []
     tail: list[Node] = []
     for node in graph.nodes:
-        if node in absorbed and node not in last:
+        if node in absorbed and node not in joined:
             continue
         if node in late and not communicates(node):
             tail.append(node)
             continue
-        placed = fill.join(last[node]) if node in last else node
+        placed = joined.get(node, node)
         if not made_late.isdisjoint(placed.inputs):
             tail = _take_needed(tail, placed, nodes)
         nodes.append(placed)
@@ -58,15 +70,23 @@ def _take_needed(tail: list[Node], node: Node, nodes: list[Node]) -> list[Node]:
     return [late for late in tail if late not in needed]
 
 
-def _fill(graph: Graph, fill: Filling, pricing: Pricing) -> Iterator[list[Node]]:
+def _fill(
+    graph: Graph, fill: Filling, pricing: Pricing, together: Collection[Node] = ()
+) -> Iterator[list[Node]]:
     """Yield buckets; one holds one op (axes, reduction) and dtype.
 
     The same collective waits for all of it, or none: what others wait for sooner is not held back.
+
+    Args:
+        graph: a local one.
+        fill: what may travel together.
+        pricing: says when what is reduced is made.
+        together: buckets that are as full as they shall be.
     """
     waiting, used = find_waiting(graph), graph.uses()
     alike: dict[object, dict[Phase, list[Member]]] = {}
     for position, node in enumerate(graph.nodes):
-        if _may_come_late(node, used) and fill.may_join(node):
+        if node not in together and _may_come_late(node, used) and fill.may_join(node):
             of_phase, of_any = waiting[node]
             key = node.op, node.inputs[0].type.dtype, of_phase, find_form(node)
             phases = alike.setdefault(key, {})

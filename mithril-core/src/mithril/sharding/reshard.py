@@ -215,7 +215,8 @@ class Resharder:
         axes = _axes_of_devices(move)
         if self.mesh.product(axes) == 1:
             return waits
-        return waits + self.collective_seconds(move.kind, self.move_bytes(move, type), axes)
+        once = self.collective_seconds(move.kind, self.move_bytes(move, type), axes)
+        return waits + once * (self.mesh.sizes[MICRO] if _is_repeated(move) else 1)
 
     def describe_emulation(self, move: Move, type: TensorType) -> str:
         """Return in words what is issued instead of a collective move; empty if it is itself."""
@@ -291,7 +292,8 @@ class Resharder:
             return 0
         key: PriceKey = (move,)
         if parts is not None:
-            key = (move.kind, move.axes, parts, move.before.reduction_of(move.axes[0]))
+            reduction = move.before.reduction_of(move.axes[0])
+            key = (move.kind, move.axes, parts, reduction, _is_repeated(move))
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _weigh(self, number: int, move: Move, type: TensorType, weights: Weights) -> int:
@@ -329,6 +331,11 @@ class Resharder:
         cost = sum(self._weigh(number, move, type, weights) for number, move in steps)
         time = cost - WORTH * len(steps)
         return Path(moves, (time + PICOSECOND // 2) // PICOSECOND, len(steps))
+
+
+def _is_repeated(move: Move) -> bool:
+    """Return whether every micro-batch makes a move: none is added to the others before."""
+    return MICRO not in move.axes and move.before.reduction_of(MICRO) is not None
 
 
 def _axes_of_devices(move: Move) -> tuple[str, ...]:

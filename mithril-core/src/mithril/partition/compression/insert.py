@@ -127,7 +127,7 @@ def _walk_on(value: Value, uses: Mapping[Value, Sequence[tuple[Node, int]]]) -> 
     for node, _ in uses.get(value, ()):
         if _is_sum(node):
             yield node
-        elif isinstance(node.op, MOVES) or _scales(node, value):
+        if isinstance(node.op, MOVES) or _scales(node, value):
             yield from _walk_on(node.outputs[0], uses)
 
 
