@@ -77,7 +77,9 @@ def test_a_step_is_that_of_one_device(backend: str, zero: int, accumulate: int) 
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-@pytest.mark.parametrize("form", [KEEPING, "fp16", "int8", ml.GradientCompression("powersgd", rank=2)])
+@pytest.mark.parametrize(
+    "form", [KEEPING, "fp16", "int8", ml.GradientCompression("powersgd", rank=2)]
+)
 def test_a_compressed_step_is_nearly_the_plain_one(form: Any, zero: int) -> None:
     options = {"zero": zero, "accumulate": 2}
     plain = follow(make(opened("numpy", **AXES), **options))

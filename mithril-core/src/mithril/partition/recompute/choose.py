@@ -197,8 +197,8 @@ class _Search:
     def _solve(self, limit: int, bound: float) -> float:
         """Measure what an integer program finds, and return its bound.
 
-        What that leaves out of account may be more than there is room for. It is solved again
-        without such sets if few nodes may run again, and then with less room.
+        What that leaves out of account may be more than there is room for. If few nodes may run
+        again it is solved again, without such sets and then with less room.
 
         Args:
             limit: how many bytes.
@@ -222,10 +222,10 @@ class _Search:
             measured = self._find(dropped)
             self._check_time(max(answer.seconds for answer in answers), measured)
             over = [max(measured.peaks[group.first] - limit, 0) for group in self._groups]
-            if not any(over):
-                break
+            if not any(over) or not all(answer.is_best for answer in answers):
+                break  # a large program takes seconds, and found no more in less room
             rounds += 1
-            if rounds <= ROUNDS and all(answer.is_best for answer in answers):
+            if rounds <= ROUNDS:
                 for some, answer, more in zip(refuted, answers, over, strict=True):
                     some.update([answer.runs] if more else [])
             else:
