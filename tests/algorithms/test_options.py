@@ -41,6 +41,11 @@ REFUSED = {
         "collective_ops='rings' is no algorithm and no library; did you mean 'ring'?; algorithms: "
         "'native', 'auto', 'ring', 'tree', 'direct', 'recursive_halving', 'hierarchical'",
     ),
+    "empty": (
+        "",
+        "collective_ops='' is no algorithm and no library; algorithms: 'native', 'auto', "
+        "'ring', 'tree', 'direct', 'recursive_halving', 'hierarchical'",
+    ),
     "form": (
         4,
         'collective_ops=4 names no algorithm; give an algorithm, such as "ring", one by kind, '

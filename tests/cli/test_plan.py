@@ -90,7 +90,11 @@ def test_no_framework_is_imported(script: Path) -> None:
     [
         (["{}:split"], "needs the sizes of its inputs; give --shapes x=8x16,t=8x16"),
         (["{}:number"], "' is an int; name a model or a compiled model"),
-        (["{}:compiled", "--mesh", "tensor=2"], "--mesh and --shapes are for models that are not"),
+        (
+            ["{}:compiled", "--mesh", "tensor=2"],
+            "--mesh, --shapes and --gradients/--forward are for models that are not",
+        ),
+        (["{}:compiled", "--forward"], "--gradients/--forward are for models that are not"),
         (
             ["{}:split", "--hardware", "h10"],
             "OptionError: hardware 'h10' has no profile; there are ",

@@ -131,6 +131,16 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ml.OptionError,
         "donate=0.5 chooses no arguments; give positions or names, such as donate=(0,)",
     ),
+    "no flag": (
+        lambda: ml.grad(mean, has_aux="no"),
+        ml.OptionError,
+        "has_aux='no' is neither True nor False; give one of them",
+    ),
+    "no direction": (
+        lambda: ml.scan(lambda c, x: (c + x, c), X, X, reverse="no"),
+        ml.OptionError,
+        "reverse='no' is neither True nor False; give one of them",
+    ),
     "given up and static": (
         lambda: ml.jit(lambda *xs: xs, donate=1, static="xs"),
         ml.OptionError,

@@ -346,6 +346,11 @@ def test_add_needs_two() -> None:
             "option 'activation' is 'selu'; it must be one of 'elu', .* or a function of a tensor",
         ),
         (lambda: ml.LayerNorm(0), "option 'epsilon' is 0; it must be a positive number"),
+        (
+            lambda: ml.LayerNorm(float("inf")),
+            "option 'epsilon' is inf; it must be a positive number",
+        ),
+        (lambda: ml.LeakyRelu(float("nan")), "'negative_slope' is nan; it must be a finite number"),
         (lambda: ml.Linear(4, device_id=-1), "Linear option device_id is -1; give the flat index"),
         (lambda: ml.Relu(device_id="cuda:0"), "Relu option device_id is 'cuda:0'; give the flat"),
         (lambda: ml.Pipeline(stages=[]), r"Pipeline option stages is \[\]; give a list of models"),

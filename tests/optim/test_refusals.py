@@ -27,6 +27,7 @@ def update(
 
 NUMBERS = [
     (lambda: optim.sgd(-0.1), "an optimiser is given learning_rate=-0.1, no finite number of at least 0; give such a one"),
+    (lambda: optim.sgd(0.1, nesterov="no"), "nesterov='no' is neither True nor False; give one of them"),
     (lambda: optim.adam(nan), "an optimiser is given learning_rate=nan, no finite number of at least 0; give such a one"),
     (lambda: optim.lion(inf), "an optimiser is given learning_rate=inf, no finite number of at least 0; give such a one"),
     (lambda: optim.adamw("1e-3"), "an optimiser is given learning_rate='1e-3', no finite number of at least 0; give such a one"),
@@ -142,3 +143,9 @@ def test_what_can_only_be_seen_later_is_no_error() -> None:
     optimizer = optim.sgd(lambda step: step - 1.0)
     made, _ = ml.jit(lambda w: optimizer.apply(w, optimizer.init(w), w))(W)
     assert made["b"].item() == 6.0
+
+
+@pytest.mark.parametrize("mask", [3.5, "no.such.*"])
+def test_a_mask_of_a_decay_is_looked_at_without_one(mask: object) -> None:
+    with pytest.raises(OptionError, match=" mask"):
+        init(optim.adafactor(0.1, decay_mask=mask))  # type: ignore[arg-type]

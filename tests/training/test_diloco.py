@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import mithril as ml
 import numpy as np
 import pytest
@@ -277,6 +279,32 @@ def test_models_with_stages_are_refused() -> None:
         ml.train_step(
             model, ml.NumpyBackend(ml.Mesh(pod=2, pipeline=2)), rule, shapes=make_shapes(P("pod"))
         )
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"accumulate": 2},
+            "a batch is cut into 2 micro-batches, and parts of mesh axis 'pod' that",
+        ),
+        (
+            {"offload_optimizer": True},
+            "offload_optimizer=True is given with ml.optim.diloco, whose",
+        ),
+    ],
+)
+def test_options_of_steps_that_parts_do_not_take(options, text) -> None:
+    rule = ml.optim.diloco(ml.optim.adamw(0.1), every=2)
+    backend = ml.NumpyBackend(ml.Mesh(pod=2))
+    with pytest.raises(OptionError, match=f"^{re.escape(text)}"):
+        ml.train_step(make_model(), backend, rule, shapes=make_shapes(P("pod")), **options)
+
+
+def test_a_rule_checks_itself() -> None:
+    rule = ml.optim.sgd(0.1)
+    with pytest.raises(OptionError, match="every=0, no whole number from 1 on"):
+        ml.optim.Diloco(rule, rule, 0, "pod")
 
 
 def test_memory_counts_what_waits_for_the_outer_step() -> None:

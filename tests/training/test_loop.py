@@ -293,6 +293,18 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "save_every=2 is given without save=; give both",
     ),
     (
+        lambda: train(step=give(None), save=3), ml.CheckpointError,
+        "path is an int; give a text or a pathlib.Path",
+    ),
+    (
+        lambda: train(step=give(None), save=Path(__file__).parent), ml.CheckpointError,
+        "files that are no checkpoint",
+    ),
+    (
+        lambda: train(step=give(None), save="run", log="run/"), ml.OptionError,
+        "save='run' is where log='run/' is written; give a checkpoint a directory of its own",
+    ),
+    (
         lambda: train(save="run", save_every=0), ml.OptionError,
         "save_every=0 is no number of steps; give 1 or more",
     ),

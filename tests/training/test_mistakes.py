@@ -160,3 +160,30 @@ def test_seeds_of_steps_are_not_those_of_loops() -> None:
     near = range(-64, 65)
     loops = {i * LOOP_SEED_STEP % 2**32 for i in near if i}
     assert loops.isdisjoint({i * SEED_STEP % 2**32 for i in near if i})
+
+
+def test_shardings_of_inputs_are_said_once() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2, tensor=2))
+    for given in (None, {}, {"x": P("data")}, {"t": None}, P("data")):
+        step = ml.train_step(
+            model(), backend, Momentum(), shapes=shapes(P("data")), in_shardings=given
+        )
+        step(step.init(), batches(1)[0])
+        lies = {port.name: port.sharding.spec for port in step.plan.inputs}
+        assert (lies["x"], lies["t"]) == (P("data"), P("data"))
+    for given in ({"x": P("tensor")}, P("tensor")):
+        text = refusal(
+            ml.OptionError, backend=backend, shapes=shapes(P("data")), in_shardings=given
+        )
+        assert (
+            text == "shapes have input 'x' as P('data'), and in_shardings as P('tensor'); give one"
+        )
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_nothing_to_split_is_noted(zero: int) -> None:
+    backend, rows = ml.NumpyBackend(ml.Mesh(data=2)), shapes(P("data"))
+    plain = ml.train_step(model(), backend, ml.optim.sgd(0.1), shapes=rows, zero=zero)
+    assert plain.plan.notes == (f"zero={zero} splits no state: the optimiser keeps no moments",)
+    adam = ml.train_step(model(), backend, ml.optim.adam(0.1), shapes=rows, zero=zero)
+    assert adam.plan.notes == ()

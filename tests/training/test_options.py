@@ -284,6 +284,21 @@ MISSPELT: dict[str, tuple[dict[str, object], str]] = {
         {"parallel_mode": "data", "fsdp_config": {}},
         "fsdp_config is given with parallel_mode='data'; it is for 'fully_sharded'",
     ),
+    "another mode's split": (
+        {"parallel_mode": "data", "tensor_parallel_config": {"tp_size": 2}},
+        "tensor_parallel_config is given with parallel_mode='data', which copies parameters; leave "
+        "out either",
+    ),
+    "no size of an axis": (
+        {"tensor_parallel_config": {"tp_size": True}},
+        "tensor_parallel_config 'tp_size' is True, and no axis of Mesh(data=4, model=2) has that "
+        "size; give the size of the axis that splits weights",
+    ),
+    "no name": (
+        {"fsdp_config": {"sharding_strategy": ["FULL_SHARD"]}},
+        "fsdp_config 'sharding_strategy' is ['FULL_SHARD']; did you mean 'FULL_SHARD'?; "
+        "strategies: 'FULL_SHARD', 'SHARD_GRAD_OP', 'NO_SHARD', 'HYBRID_SHARD'",
+    ),
     "no tensor": (
         {"parallel_mode": "tensor"},
         "parallel_mode='tensor' does not say how; give tensor_parallel_config, such as "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -259,3 +260,32 @@ def test_context_of_attention_is_set_in_all_layers() -> None:
     plan = ml.compile(make_gpt(), backend, shapes=TOKENS, partition_strategy=plain).plan
     assert "permute" not in {kind for kind, *_ in plan.list_issued()}
     assert IDS.shape == (16, 32)
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    found = ml.auto_tune(
+        ml.Linear(4), "h100-sxm", input_shapes={"input": (64, 8)}, devices=2, strategy_space="data"
+    )
+    missing = tmp_path / "none" / "s.json"
+    for path, text in (
+        (tmp_path, f"path='{tmp_path}' is a directory; give the path of a file"),
+        (missing, f"path='{missing}' lies in '{missing.parent}', which is no directory; make it f"),
+        (3, "path=3 is no path of a file; give a text or a pathlib.Path"),
+        ("", "path='' is no path of a file"),
+    ):
+        with pytest.raises(ml.OptionError, match=f"^{re.escape(text)}"):
+            found.save(path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"loss": "y"}, "loss='y' has no effect without optimizer=, whose train step makes it sma"),
+        ({"precision": "bfloat16"}, "precision='bfloat16' is no Precision"),
+    ],
+)
+def test_options_that_have_no_effect(options: dict[str, object], text: str) -> None:
+    with pytest.raises(ml.OptionError, match=text):
+        ml.auto_tune(
+            ml.Linear(4), "h100-sxm", input_shapes={"input": (64, 8)}, devices=2, **options
+        )

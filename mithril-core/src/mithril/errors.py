@@ -77,7 +77,7 @@ def _is_own(module: str) -> bool:
     return module.partition(".")[0] == "mithril"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: object, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the known name closest to `name`, or an empty string.
 
     >>> nearest("wieght", ["weight", "bias"])
@@ -87,7 +87,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     >>> nearest("zzz", ["weight"])
     ''
     """
-    names = list(known)
+    name, names = str(name), list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if not close:  # other spellings differ in their capitals
         lower = {other.lower(): other for other in reversed(names)}

@@ -6,6 +6,8 @@ Modules that declare plugins import them: neither NumPy nor a dtype is needed he
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 
 from mithril.errors import OptionError, listing, nearest
 
@@ -24,7 +26,7 @@ def check_choice(option: str, value: object, known: Sequence[str]) -> None:
     Raises:
         OptionError: it is none of them.
     """
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise OptionError(
             f"{option}={value!r} does not exist{nearest(str(value), known)}; known: "
             f"{listing(known)}"
@@ -47,6 +49,28 @@ def check_flag(option: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{option}={value!r} is neither True nor False; give one of them")
     return value
+
+
+def check_output(option: str, path: object) -> Path:
+    """Return the path of a file that is to be written, as a text or a path names it.
+
+    Args:
+        option: the option's name, for messages.
+        path: what it is given.
+
+    Raises:
+        OptionError: it is none, or that of a directory, or lies in one that is not there.
+    """
+    if not isinstance(path, str | PathLike) or not str(path):
+        raise OptionError(f"{option}={path!r} is no path of a file; give a text or a pathlib.Path")
+    found = Path(path)
+    if found.is_dir():
+        raise OptionError(f"{option}={str(path)!r} is a directory; give the path of a file")
+    if not (directory := found.absolute().parent).is_dir():
+        raise OptionError(
+            f"{option}={str(path)!r} lies in '{directory}', which is no directory; make it first"
+        )
+    return found
 
 
 def choose_name(given: Mapping[str, object]) -> tuple[str, object]:

@@ -8,7 +8,7 @@ before is, and it has all its files.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mithril.checkpoints.files import UnwrittenPart, write_parts
@@ -164,16 +164,31 @@ def _prepare(directory: Path) -> int:
         raise CheckpointError(
             f"directory '{directory}' cannot be made; {error}; give another path"
         ) from error
-    if INDEX in names:
-        return read_index(directory).number + 1
+    _check_own(directory, names)
+    return read_index(directory).number + 1 if INDEX in names else 1
+
+
+def check_directory(path: object) -> Path:
+    """Return the path of a directory that a checkpoint may be saved into.
+
+    Raises:
+        CheckpointError: it is no path, that of a file, or holds something that is no checkpoint.
+    """
+    directory = as_directory(path)
+    if directory.is_dir():
+        _check_own(directory, sorted(file.name for file in directory.iterdir()))
+    return directory
+
+
+def _check_own(directory: Path, names: Sequence[str]) -> None:
+    """Raise if files of a directory are of no checkpoint."""
     others = [name for name in names if not OWN_NAME.fullmatch(name)]
-    if others:
+    if others and INDEX not in names:
         shown = ", ".join(f"'{name}'" for name in others[:SHOWN])
         raise CheckpointError(
             f"directory '{directory}' holds {len(others)} files that are no checkpoint: {shown}; "
             f"give a path of its own"
         )
-    return 1
 
 
 def _remove(directory: Path, is_old: Callable[[str], bool]) -> None:

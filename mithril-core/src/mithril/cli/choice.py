@@ -39,6 +39,6 @@ def choose_spec(
             raise BackendError(f"backend '{name}'{summary} {lack}; those that do: {names}")
         return spec
     if len(able) != 1:
-        remedy = "choose one with --backend" if able else remedy
+        remedy = "choose one with --backend, before a script" if able else remedy
         raise BackendError(f"{need}; found {names}; {remedy}")
     return able[0]

@@ -64,7 +64,7 @@ def compile_target(
     open_backend: Callable[[], Backend],
     shapes: str,
     gradients: bool | None,
-    refused: Mapping[str, str],
+    refused: Mapping[str, object],
 ) -> CompiledModel:
     """Return what the script calls by the name, compiled and planned if it is not yet.
 
@@ -100,7 +100,7 @@ def compile_target(
     return compiled
 
 
-def _join(names: Mapping[str, str]) -> str:
+def _join(names: Mapping[str, object]) -> str:
     *first, last = names
     return f"{', '.join(first)} and {last}"
 

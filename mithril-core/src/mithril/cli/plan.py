@@ -26,8 +26,12 @@ def plan(
     ],
     mesh: Annotated[str, typer.Option(help="Mesh: data=64,pipeline=8,tensor=8.")] = "",
     hardware: Annotated[
-        str, typer.Option(help="Profile of the devices: a name, or a TOML file of your own.")
-    ] = "simulated",
+        str | None,
+        typer.Option(
+            help="Profile of the devices: a name, or a TOML file of your own. By default that of a "
+            "compiled model, or else 'simulated'."
+        ),
+    ] = None,
     shapes: Annotated[
         str,
         typer.Option(
@@ -50,16 +54,17 @@ def plan(
     from mithril.report.page import render_page
     from mithril.report.prediction import predict
 
-    profile = as_hardware(hardware)
+    profile = None if hardware is None else as_hardware(hardware)
     compiled = compile_target(
         load_target(target),
         target,
-        lambda: _open_backend(mesh, hardware),
+        lambda: _open_backend(mesh, hardware or "simulated"),
         shapes,
         gradients,
-        {"--mesh": mesh, "--shapes": shapes},
+        {"--mesh": mesh, "--shapes": shapes, "--gradients/--forward": gradients is not None},
     )
-    found = predict(compiled.plan, compiled.inputs, profile.on(compiled.backend.hardware))
+    own = compiled.backend.hardware
+    found = predict(compiled.plan, compiled.inputs, own if profile is None else profile.on(own))
     if html is not None:
         try:
             html.write_text(render_page(found, target), encoding="utf-8")

@@ -60,7 +60,7 @@ def schedule(
     if table:
         typer.echo(str(made))
         return
-    timeline = simulate(made, _costs(costs or "1,1,1,0"))
+    timeline = simulate(made, _costs("1,1,1,0" if costs is None else costs))
     typer.echo(_as_json(timeline) if as_json else draw(timeline))
 
 

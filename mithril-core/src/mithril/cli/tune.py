@@ -12,6 +12,7 @@ import typer
 
 from mithril.cli.model_file import load_target, read_shapes
 from mithril.errors import OptionError, kind_of
+from mithril.option_checks import check_output
 
 if TYPE_CHECKING:
     from mithril.runtime.training.optimizer import Optimizer
@@ -47,6 +48,8 @@ def tune(
     import mithril as ml
     from mithril.models import Layer
 
+    if out is not None:
+        check_output("--out", out)
     model = load_target(target)
     if not isinstance(model, ml.Model | Layer):
         raise OptionError(f"'{target}' is {kind_of(model)}; name a model that is not compiled")

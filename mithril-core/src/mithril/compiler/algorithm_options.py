@@ -56,7 +56,7 @@ def _read_word(given: str, mesh: Mesh, library: str, backend: str) -> Algorithms
         axes = coarse(mesh).names
         kinds = (kind for kind, known in KNOWN.items() if given in known)
         return Algorithms(_without_native({kind: dict.fromkeys(axes, given) for kind in kinds}))
-    if given == library:
+    if given and given == library:
         return AS_ENGINES_DO
     if given in LIBRARIES:
         there = f"exchange data by '{library}'" if library else "are those of one process"

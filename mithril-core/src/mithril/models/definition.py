@@ -7,6 +7,7 @@ layer is made rather than when it is compiled.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -49,7 +50,8 @@ POSITIVE = Check("a positive integer", lambda value: _is_integer(value) and valu
 POSITIVE_OR_NONE = Check(
     "a positive integer or None", lambda value: value is None or POSITIVE.holds(value)
 )
-POSITIVE_NUMBER = Check("a positive number", lambda value: _is_number(value) and value > 0)
+FINITE = Check("a finite number", lambda value: _is_number(value) and math.isfinite(value))
+POSITIVE_NUMBER = Check("a positive number", lambda value: FINITE.holds(value) and value > 0)
 FRACTION = Check(
     "a number from 0 up to, not including, 1", lambda value: _is_number(value) and 0 <= value < 1
 )

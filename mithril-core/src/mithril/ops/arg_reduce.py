@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mithril.ir.operand import AnyOperand, apply_one
+from mithril.ops.reading import read_flag
 from mithril.ops.reduce import ArgExtremum, Argmax, Argmin
 from mithril.ops.shape import normalize_axis, reshape
 
@@ -50,6 +51,7 @@ def argmin(x: AnyOperand, axis: int | None = None, *, keepdims: bool = False) ->
 def _arg_extremum(
     op: type[ArgExtremum], x: AnyOperand, axis: int | None, keepdims: bool
 ) -> AnyOperand:
+    keepdims = read_flag(keepdims, f"{op.name}'s keepdims")
     if axis is None:
         found = apply_one(op(0), reshape(x, (x.size,)))
         return reshape(found, (1,) * x.ndim) if keepdims else found

@@ -41,7 +41,7 @@ def tril(x: AnyOperand, k: int = 0) -> AnyOperand:
     array([[1, 0],
            [3, 4]], dtype=int32)
     """
-    return where(_is_lower(x, k, "tril"), x, _zero(x))
+    return where(_is_lower(x, read_integer(k, "tril's k"), "tril"), x, _zero(x))
 
 
 def triu(x: AnyOperand, k: int = 0) -> AnyOperand:
@@ -61,7 +61,8 @@ def triu(x: AnyOperand, k: int = 0) -> AnyOperand:
     array([[1, 2],
            [0, 4]], dtype=int32)
     """
-    return where(logical_not(_is_lower(x, k - 1, "triu")), x, _zero(x))
+    below = _is_lower(x, read_integer(k, "triu's k") - 1, "triu")
+    return where(logical_not(below), x, _zero(x))
 
 
 def outer(x: Any, y: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mithril.ir.operand import AnyOperand, apply, apply_one
 from mithril.ops.order import Argsort, Cumprod, Cumsum, Flip, Prod, Sort, TakeAlong, TopK
-from mithril.ops.reading import read_integer
+from mithril.ops.reading import read_flag, read_integer
 from mithril.ops.reduce import Axes, read_axes
 from mithril.ops.shape import normalize_axis
 
@@ -30,7 +30,9 @@ def prod(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOper
     >>> prod(x, 1).numpy()
     array([  6., 120.], dtype=float32)
     """
-    return apply_one(Prod(read_axes(axis, x.ndim, "prod"), keepdims), x)
+    return apply_one(
+        Prod(read_axes(axis, x.ndim, "prod"), read_flag(keepdims, "prod's keepdims")), x
+    )
 
 
 def cumsum(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOperand:
@@ -50,7 +52,9 @@ def cumsum(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOperan
     >>> cumsum(backend.array([1, 2, 3])).numpy()
     array([1, 3, 6], dtype=int32)
     """
-    return apply_one(Cumsum(normalize_axis(axis, x.ndim, "cumsum"), reverse), x)
+    return apply_one(
+        Cumsum(normalize_axis(axis, x.ndim, "cumsum"), read_flag(reverse, "cumsum's reverse")), x
+    )
 
 
 def cumprod(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOperand:
@@ -70,7 +74,9 @@ def cumprod(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOpera
     >>> cumprod(backend.array([1, 2, 3])).numpy()
     array([1, 2, 6], dtype=int32)
     """
-    return apply_one(Cumprod(normalize_axis(axis, x.ndim, "cumprod"), reverse), x)
+    return apply_one(
+        Cumprod(normalize_axis(axis, x.ndim, "cumprod"), read_flag(reverse, "cumprod's reverse")), x
+    )
 
 
 def sort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOperand:
@@ -90,7 +96,9 @@ def sort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOpera
     >>> sort(backend.array([3.0, 1.0, 2.0])).numpy()
     array([1., 2., 3.], dtype=float32)
     """
-    return apply_one(Sort(normalize_axis(axis, x.ndim, "sort"), bool(descending)), x)
+    return apply_one(
+        Sort(normalize_axis(axis, x.ndim, "sort"), read_flag(descending, "sort's descending")), x
+    )
 
 
 def argsort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOperand:
@@ -110,7 +118,12 @@ def argsort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOp
     >>> argsort(backend.array([3.0, 1.0, 2.0])).numpy()
     array([1, 2, 0], dtype=int32)
     """
-    return apply_one(Argsort(normalize_axis(axis, x.ndim, "argsort"), bool(descending)), x)
+    return apply_one(
+        Argsort(
+            normalize_axis(axis, x.ndim, "argsort"), read_flag(descending, "argsort's descending")
+        ),
+        x,
+    )
 
 
 def top_k(x: AnyOperand, k: int, axis: int = -1) -> tuple[AnyOperand, AnyOperand]:

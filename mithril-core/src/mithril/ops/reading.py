@@ -30,6 +30,26 @@ def read_integer(value: object, what: str) -> int:
         raise ShapeError(f"{what} is {_show(value)}, which is no integer; give one") from None
 
 
+def read_flag(value: object, what: str) -> bool:
+    """Return whether something is so, as `True` or `False` say it, or 1 or 0.
+
+    Args:
+        value: one of these, of Python or NumPy.
+        what: what it is, for messages: `sum's keepdims`, say.
+
+    Raises:
+        ShapeError: it is none of them.
+
+    >>> read_flag(np.bool_(True), "sum's keepdims")
+    True
+    """
+    if value is True or value is False:
+        return value
+    if not isinstance(value, bool | int | np.generic) or value not in (0, 1):
+        raise ShapeError(f"{what} is {_show(value)}, neither True nor False; give one of them")
+    return bool(value)
+
+
 def read_integers(values: object, what: str) -> tuple[int, ...]:
     """Return integers; a lone one stands for itself, as in NumPy.
 

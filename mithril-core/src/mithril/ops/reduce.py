@@ -19,6 +19,7 @@ from mithril.ir.rule import FactorDims, Rule
 from mithril.ops.arithmetic import multiply
 from mithril.ops.choice import equal, not_equal
 from mithril.ops.elementwise import cast, wide_float
+from mithril.ops.reading import read_flag
 from mithril.ops.shape import broadcast_to, normalize_axis, reshape
 from mithril.types import DType, Shape, TensorType
 
@@ -214,6 +215,7 @@ def sum(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOpera
     >>> sum(x).numpy().item(), sum(x, 0).numpy().tolist()
     (21.0, [5.0, 7.0, 9.0])
     """
+    keepdims = read_flag(keepdims, "sum's keepdims")
     return apply_one(Sum(read_axes(axis, x.ndim, "sum"), keepdims), x)
 
 
@@ -235,6 +237,7 @@ def max(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOpera
     >>> max(backend.array([[1.0, 5.0], [4.0, 2.0]]), 1).numpy()
     array([5., 4.], dtype=float32)
     """
+    keepdims = read_flag(keepdims, "max's keepdims")
     return apply_one(Max(read_axes(axis, x.ndim, "max"), keepdims), x)
 
 
@@ -256,6 +259,7 @@ def min(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOpera
     >>> min(backend.array([[1.0, 5.0], [4.0, 2.0]]), 1).numpy()
     array([1., 2.], dtype=float32)
     """
+    keepdims = read_flag(keepdims, "min's keepdims")
     return apply_one(Min(read_axes(axis, x.ndim, "min"), keepdims), x)
 
 
@@ -276,7 +280,9 @@ def any(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOpera
     >>> any(backend.array([[True, False], [True, True]]), 1).numpy()
     array([ True,  True])
     """
-    return apply_one(AnyTrue(read_axes(axis, x.ndim, "any"), keepdims), _truth(x))
+    return apply_one(
+        AnyTrue(read_axes(axis, x.ndim, "any"), read_flag(keepdims, "any's keepdims")), _truth(x)
+    )
 
 
 def all(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
@@ -296,7 +302,9 @@ def all(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOpera
     >>> all(backend.array([[True, False], [True, True]]), 1).numpy()
     array([False,  True])
     """
-    return apply_one(AllTrue(read_axes(axis, x.ndim, "all"), keepdims), _truth(x))
+    return apply_one(
+        AllTrue(read_axes(axis, x.ndim, "all"), read_flag(keepdims, "all's keepdims")), _truth(x)
+    )
 
 
 def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
@@ -318,7 +326,7 @@ def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOper
     >>> mean(x, 1).numpy()
     array([2., 5.], dtype=float32)
     """
-    axes = read_axes(axis, x.ndim, "mean")
+    axes, keepdims = read_axes(axis, x.ndim, "mean"), read_flag(keepdims, "mean's keepdims")
     _require_elements("mean", x.type, axes)
     count = math.prod(x.shape[i] for i in axes)
     # A sum of 16-bit floats may be out of their range where its mean is not.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mithril.errors import ShapeError
+import numpy as np
+
+from mithril.errors import ShapeError, kind_of
 from mithril.ir.operand import AnyOperand
 from mithril.ops.elementwise import cast, wide_float
 from mithril.ops.functions import sqrt
+from mithril.ops.reading import read_flag
 from mithril.ops.reduce import Axes, accumulator, mean, read_axes
 
 
@@ -64,7 +67,9 @@ def std(
 
 def _wide_var(x: AnyOperand, axis: Axes, correction: float, keepdims: bool) -> AnyOperand:
     """Return the variance in at least float32: its root may be in range where it is not."""
-    axes = read_axes(axis, x.ndim, "var")
+    axes, keepdims = read_axes(axis, x.ndim, "var"), read_flag(keepdims, "var's keepdims")
+    if not isinstance(correction, int | float | np.number):
+        raise ShapeError(f"var's correction is {kind_of(correction)}; give a number")
     count = math.prod(x.shape[i] for i in axes)
     if count <= correction:
         raise ShapeError(

@@ -167,6 +167,6 @@ def adafactor(
         parts.append(clip_by_block_rms(clipping_threshold))
     if check_flag("multiply_by_parameter_scale", multiply_by_parameter_scale):
         parts.append(scale_by_parameter_scale())
-    if weight_decay:
+    if decay_mask is not None or not (type(weight_decay) in (int, float) and weight_decay == 0):
         parts.append(add_decayed_weights(weight_decay, mask=decay_mask))
     return train_only(chain(*parts, scale_by_learning_rate(learning_rate)), mask)

@@ -30,6 +30,13 @@ class Diloco:
     every: int
     axis: str
 
+    def __post_init__(self) -> None:
+        check_transformation("diloco()", self.inner)
+        check_transformation("diloco()", self.outer)
+        check_count("diloco()", "every", self.every, least=1)
+        if not isinstance(self.axis, str):
+            raise OptionError(f"diloco() has axis={self.axis!r}; give the name of one mesh axis")
+
 
 @checked_keywords()
 def diloco(
@@ -62,12 +69,7 @@ def diloco(
     >>> diloco(adamw(1e-3), every=10).axis
     'pod'
     """
-    check_transformation("diloco()", inner)
     outer = sgd(0.7, momentum=0.9, nesterov=True) if outer is None else outer
-    check_transformation("diloco()", outer)
-    check_count("diloco()", "every", every, least=1)
-    if not isinstance(axis, str):
-        raise OptionError(f"diloco() has axis={axis!r}; give the name of one mesh axis")
     return Diloco(inner, outer, every, axis)
 
 

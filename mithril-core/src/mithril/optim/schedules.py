@@ -107,7 +107,7 @@ def warmup_cosine_decay_schedule(
     """Go up in a straight line, then down along half a cosine, and stay at the end.
 
     Args:
-        init_value: at step 0.
+        init_value: at step 0, if there is a warm-up.
         peak_value: at the end of the warm-up, which the cosine begins with.
         warmup_steps: how many steps the warm-up takes.
         decay_steps: at which step the end is reached, warm-up included.
@@ -158,7 +158,7 @@ def warmup_stable_decay_schedule(
         warmup_steps: how many steps the warm-up takes.
         stable_steps: how many steps it stays.
         decay_steps: how many steps it goes down, at least 1.
-        init_value: at step 0.
+        init_value: at step 0, if there is a warm-up.
         end_value: at the end and after.
 
     Raises:

@@ -16,6 +16,7 @@ from mithril.optim.form import Leaf
 from mithril.optim.masks import Mask
 from mithril.optim.parts import mask_others, train_only
 from mithril.optim.transformation import Transformation, chain
+from mithril.option_checks import check_flag
 
 
 @checked_keywords()
@@ -45,7 +46,7 @@ def sgd(
     """
     check_number("sgd()", "momentum", momentum, below=1.0)
     parts = [scale_by_learning_rate(learning_rate)]
-    if momentum or nesterov:
+    if check_flag("nesterov", nesterov) or momentum:
         check_number("sgd(nesterov=True)", "momentum", momentum, below=1.0, is_open=True)
         parts = [scale_by_momentum(momentum, nesterov=nesterov), *parts]
     return train_only(chain(*parts), mask)

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mithril.cost import Hardware, PlanMemory, PlanTimeline, predict_memory, predict_timeline
+from mithril.cost import (
+    Hardware,
+    PlanMemory,
+    PlanTimeline,
+    collective_seconds,
+    predict_memory,
+    predict_timeline,
+)
 from mithril.plan import Collective, Plan
 from mithril.plan.printer import over, times_of
 from mithril.units import format_bytes, format_seconds
@@ -62,10 +69,14 @@ class Prediction:
         return max(self.memory.rows, key=lambda row: row.peak)
 
     @property
-    def top(self) -> list[Collective]:
-        """The collectives that take most, the costliest first."""
+    def top(self) -> list[tuple[Collective, float]]:
+        """The collectives that take most on this hardware, and their seconds, costliest first."""
         rows = [row for row in self.plan.collectives() if row.cause.seconds]
-        return sorted(rows, key=lambda row: -row.cause.seconds * row.times)[:TOP]
+        priced = [(row, self._price(row) * row.times) for row in rows]
+        return sorted(priced, key=lambda pair: -pair[1])[:TOP]
+
+    def _price(self, row: Collective) -> float:
+        return collective_seconds(row.kind, row.bytes, row.axes, self.plan.mesh, self.hardware)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -121,16 +132,16 @@ def _lines(found: Prediction) -> Iterator[str]:
         exposed = format_seconds(found.timeline.exposed.get(axes, 0.0))
         yield _line("", f"{axes}: {format_bytes(moved)}, {all_of_it}, {exposed}")
     yield _line("most time", "collectives that take most, with their reasons")
-    for number, row in enumerate(found.top, start=1):
-        yield from _explain(number, row)
+    for number, (row, seconds) in enumerate(found.top, start=1):
+        yield from _explain(number, row, seconds)
     yield from [] if found.plan.search is None else found.plan.search.lines()
     yield from (f"note: {note}" for note in found.plan.notes)
 
 
-def _explain(number: int, row: Collective) -> Iterator[str]:
-    seconds = format_seconds(row.cause.seconds * row.times)
+def _explain(number: int, row: Collective, seconds: float) -> Iterator[str]:
     place = " ".join(part for part in (row.scope, f"({row.source})" if row.source else "") if part)
-    yield _line("", f"{number}. {over(row)}{times_of(row)}, {format_bytes(row.bytes)}, {seconds}")
+    moves = f"{over(row)}{times_of(row)}, {format_bytes(row.bytes)}, {format_seconds(seconds)}"
+    yield _line("", f"{number}. {moves}")
     yield _line("", f"   {row.phase}: {row.cause.value}" + (f" from {place}" if place else ""))
     yield _line("", f"   {row.cause.produced} -> {row.cause.required} for {row.cause.consumer}")
 

@@ -18,6 +18,7 @@ from mithril.models.composition import Composition
 from mithril.models.layer import Layer
 from mithril.models.prefixes import parameter_prefixes
 from mithril.option_checks import check_flag
+from mithril.types import to_python
 
 MODES = ("data", "fully_sharded", "tensor")
 STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
@@ -76,7 +77,7 @@ def read_parallelism(mode: object, fsdp: object, tensor: object, mesh: Mesh) -> 
     Raises:
         OptionError: an entry is unknown, has another value, or does not fit the mode or the mesh.
     """
-    if mode is not None and mode not in MODES:
+    if mode is not None and not (isinstance(mode, str) and mode in MODES):
         raise OptionError(
             f"parallel_mode={mode!r} is unknown{nearest(str(mode), MODES)}; modes: {listing(MODES)}"
         )
@@ -85,6 +86,11 @@ def read_parallelism(mode: object, fsdp: object, tensor: object, mesh: Mesh) -> 
     if fsdp is not None and mode not in (None, "fully_sharded"):
         raise OptionError(
             f"fsdp_config is given with parallel_mode={mode!r}; it is for 'fully_sharded'"
+        )
+    if mode == "data" and tensor is not None:
+        raise OptionError(
+            "tensor_parallel_config is given with parallel_mode='data', which copies parameters; "
+            "leave out either"
         )
     if mode == "tensor" and tensor is None:
         raise OptionError(
@@ -113,7 +119,7 @@ def _read_strategy(config: Mapping[str, Any]) -> int:
             f"fsdp_config 'sharding_strategy' is '{HYBRID}', which does not say which mesh axis is "
             f"inside a node; say zero=3, zero_axis=… to compile() or train_step()"
         )
-    if strategy not in STRATEGIES:
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
         known = (*STRATEGIES, HYBRID)
         raise OptionError(
             f"fsdp_config 'sharding_strategy' is {strategy!r}{nearest(str(strategy), known)}; "
@@ -127,7 +133,7 @@ def _read_tensor(config: Mapping[str, Any], mesh: Mesh) -> tuple[str, str]:
     if not config:
         return "", "column"
     mode = config.get("tp_mode", "column")
-    if mode not in TENSOR_MODES:
+    if not isinstance(mode, str) or mode not in TENSOR_MODES:
         raise OptionError(
             f"tensor_parallel_config 'tp_mode' is {mode!r}{nearest(str(mode), TENSOR_MODES)}; "
             f"modes: {listing(TENSOR_MODES)}"
@@ -138,7 +144,8 @@ def _read_tensor(config: Mapping[str, Any], mesh: Mesh) -> tuple[str, str]:
             f"tensor_parallel_config lacks 'tp_size'; give the size of the axis of {mesh!r} that "
             f"splits weights"
         )
-    fitting = [name for name in mesh.names if mesh.sizes[name] == size]
+    is_size = type(to_python(size)) is int
+    fitting = [name for name in mesh.names if is_size and mesh.sizes[name] == size]
     named = [name for name in fitting if name in TENSOR_AXES]
     if not fitting:
         raise OptionError(

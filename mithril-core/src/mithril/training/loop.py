@@ -10,9 +10,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mithril.checkpoints import save as save_tree
+from mithril.checkpoints.saving import check_directory
 from mithril.data import Batches
 from mithril.data.order import read_count
 from mithril.errors import OptionError, kind_of, warn
@@ -127,6 +129,8 @@ def train(
     )
     _check_functions(step, options)
     is_main, paths = find_place()[0] == 0, list_paths(log)
+    if save is not None:
+        _check_save(save, paths)
     shows_progress = check_flag("progress", progress) and is_main
     left = batches.steps_left if isinstance(batches, Batches) else None
     left = len(batches) if isinstance(batches, Sized) else left
@@ -138,6 +142,23 @@ def train(
         interrupt = stack.enter_context(watch_interrupts())
         loop = _Loop(step, state, batches, start, shown, options, logs, shows, interrupt)
         return loop.run()
+
+
+def _check_save(save: object, logs: Sequence[str]) -> None:
+    """Raise unless a state can be saved there, before hours of training show it.
+
+    Raises:
+        CheckpointError: the path is none of a directory, or it holds something else.
+        OptionError: logs go to the same directory.
+    """
+    directory = check_directory(save).absolute()
+    for log in logs:
+        path = Path(log).absolute()
+        if directory in (path, path.parent):
+            raise OptionError(
+                f"save={str(save)!r} is where log={log!r} is written; give a checkpoint a "
+                f"directory of its own"
+            )
 
 
 @dataclass

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mithril.compiler.options import check_precision
 from mithril.cost import Hardware, as_hardware
 from mithril.engine.planned import PLANNED
 from mithril.errors import BackendError, GraphError, OptionError, PlanError, kind_of
 from mithril.keywords import checked_keywords
 from mithril.mesh import Mesh
 from mithril.models import Layer, Model
-from mithril.option_checks import check_choice, check_flag
+from mithril.option_checks import check_choice, check_flag, check_output
 from mithril.options import Precision
 from mithril.runtime.backend import Backend
 from mithril.runtime.specification import TensorSpec, as_spec
@@ -27,6 +28,8 @@ from mithril.tuning.space import SEARCHED, SPACES, list_configs
 from mithril.types import to_python
 from mithril.units import format_bytes
 
+LOSS = "loss"
+"""The output that a train step makes smaller where nothing is said."""
 PLANNING_SHARE = 0.5
 """The part of the budget that planning may take where the rest is for measuring."""
 
@@ -42,7 +45,7 @@ def auto_tune(
     strategy_space: str = "mixed_parallel",
     devices: int | None = None,
     optimizer: Optimizer | None = None,
-    loss: str = "loss",
+    loss: str = LOSS,
     outputs: Sequence[str] | None = None,
     precision: Precision | None = None,
     measure: bool | None = None,
@@ -109,6 +112,13 @@ def auto_tune(
             f"outputs={outputs!r} is given together with optimizer=, whose train step returns the "
             f"loss; name it by loss=, and leave out outputs="
         )
+    if optimizer is None and loss != LOSS:
+        raise OptionError(
+            f"loss={loss!r} has no effect without optimizer=, whose train step makes it smaller; "
+            f"give one, or leave out loss="
+        )
+    if record is not None:
+        check_output("record", record)
     tuned = TunedModel(
         model,
         _read_shapes(input_shapes, find_component(model, outputs).input_ports, dtypes),
@@ -193,7 +203,8 @@ def _read_devices(
             f"devices={devices!r} is no number of devices; say how many of '{given}' there are, "
             f"such as devices=8"
         )
-    return devices, as_hardware(given), Precision() if precision is None else precision
+    dtypes = Precision() if precision is None else check_precision(precision)
+    return devices, as_hardware(given), dtypes
 
 
 def _read_shapes(

@@ -8,7 +8,7 @@ from functools import partial
 
 from mithril.errors import listing
 from mithril.ir import Tensor
-from mithril.models.definition import FRACTION, POSITIVE_NUMBER, Check
+from mithril.models.definition import FINITE, FRACTION, POSITIVE_NUMBER, Check
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
 from mithril.models.trace_context import is_inference, layer_path, seed
@@ -171,7 +171,7 @@ def Softmax(input: Tensor, *, axis: int = -1) -> Tensor:  # noqa: N802
     return softmax(input, axis)
 
 
-@layer
+@layer(checks={"negative_slope": FINITE})
 def LeakyRelu(input: Tensor, *, negative_slope: float = 0.01) -> Tensor:  # noqa: N802
     """Keep positive numbers, and shrink negative ones (Maas et al., 2013).
 
@@ -191,7 +191,7 @@ def LeakyRelu(input: Tensor, *, negative_slope: float = 0.01) -> Tensor:  # noqa
     return leaky_relu(input, negative_slope)
 
 
-@layer
+@layer(checks={"alpha": FINITE})
 def Elu(input: Tensor, *, alpha: float = 1.0) -> Tensor:  # noqa: N802
     """Keep positive numbers, and map negative ones to alpha * (e ** x - 1) (Clevert et al., 2015).
 

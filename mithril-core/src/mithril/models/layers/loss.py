@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mithril.errors import OptionError, ShapeError
 from mithril.ir import Tensor
-from mithril.models.definition import POSITIVE_NUMBER, Check
+from mithril.models.definition import FINITE, POSITIVE_NUMBER, Check
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
 from mithril.models.trace_context import layer_path
@@ -158,7 +158,7 @@ _EPSILON = 1e-12
 """Added to squared lengths, as in PyTorch: vectors of zeros have a slope, too."""
 
 
-@layer(checks={"reduction": REDUCTION})
+@layer(checks={"margin": FINITE, "reduction": REDUCTION})
 def CosineLoss(  # noqa: N802
     input: Tensor,
     target: Tensor,

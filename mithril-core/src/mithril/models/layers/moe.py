@@ -55,7 +55,7 @@ OUTPUTS = (
 )  # fmt: skip
 _CAPACITY = Check(
     "a positive number, or None for room for all tokens",
-    lambda value: value is None or (POSITIVE_NUMBER.holds(value) and math.isfinite(value)),
+    lambda value: value is None or POSITIVE_NUMBER.holds(value),
 )
 _OVERFLOW = Check("'drop' or 'reroute'", lambda value: value in ["drop", "reroute"])
 

@@ -17,6 +17,7 @@ from mithril.ir import Builder, Tensor
 from mithril.ir.rewrite import inline
 from mithril.ir.running import trace_around, trace_of_call
 from mithril.keywords import checked_keywords
+from mithril.option_checks import check_flag
 from mithril.runtime.functional.arguments import Signature, name_of
 from mithril.runtime.functional.function import Function, is_value
 from mithril.runtime.functional.options import FunctionOptions
@@ -135,7 +136,7 @@ class _Derivative:
         self._name = name_of(function)
         self._positions = tuple(several)
         self._is_one = isinstance(argnums, int)
-        self._has_aux = has_aux
+        self._has_aux = check_flag("has_aux", to_python(has_aux))
         self._signature = Signature(function)
 
     def trace(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], scope: str = "") -> Any:

@@ -19,6 +19,7 @@ from mithril.keywords import checked_keywords
 from mithril.mesh import Sharding
 from mithril.models.trace_context import mark_parts
 from mithril.ops import broadcast_to, cast
+from mithril.option_checks import check_flag
 from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.functional.arguments import name_of
 from mithril.runtime.functional.tracing import (
@@ -75,7 +76,7 @@ def scan(
     """
     if not callable(function):
         raise GraphError(f"scan() takes a function, not {function!r}; write scan(function, init)")
-    loop = _Loop.read(function, init, xs, length, reverse)
+    loop = _Loop.read(function, init, xs, length, check_flag("reverse", to_python(reverse)))
     outer = trace_of_call((*loop.carries, *loop.stacked))
     return loop.run(_backend_of(loop)) if outer is None else loop.trace(outer)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from mithril.option_checks import check_output
 from mithril.runtime.strategy.data import StrategyData
 from mithril.runtime.strategy.files import from_json, read_file, to_json, write_text
 from mithril.runtime.strategy.text import describe
@@ -53,8 +54,11 @@ class Strategy(StrategyData):
 
         Args:
             path: of the file.
+
+        Raises:
+            OptionError: there can be no file.
         """
-        write_text(Path(path), to_json(self))
+        write_text(check_output("path", path), to_json(self))
 
     @staticmethod
     def load(path: str | Path) -> Strategy:

@@ -120,15 +120,24 @@ def train_step(
     zero = backend.parallelism.zero if zero is None else zero
     stage, scale = read_zero(zero, zero_axis, backend.mesh), read_loss_scale(loss_scale)
     if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
-        specs = {n: x.sharding for n, x in shapes.items() if isinstance(x, TensorSpec)}
-        said = {name: spec for name, spec in specs.items() if spec is not None}
-        options.setdefault("in_shardings", said)
+        options["in_shardings"] = _join_shardings(shapes, options.get("in_shardings"))
     arena = read_state_arena(offload_optimizer, options, backend)
+    if isinstance(optimizer, Diloco) and arena is not None:
+        raise OptionError(
+            "offload_optimizer=True is given with ml.optim.diloco, whose parts compute with a "
+            "state each; leave out either"
+        )
     given = options.pop("gradient_compression", None)
     compression = read_compression(given, backend.mesh, backend.compression)
     if options.get("load_balancing"):  # which has to know how long layers take
         options["shapes"] = shapes
     compiled = compile(model, backend, zero=0, gradient_compression={}, **options)
+    if isinstance(optimizer, Diloco) and compiled.settings.accumulate > 1:
+        raise OptionError(
+            f"a batch is cut into {compiled.settings.accumulate} micro-batches, and parts of mesh "
+            f"axis '{optimizer.axis}' that train by themselves (ml.optim.diloco) take theirs at "
+            f"once; leave out accumulate="
+        )
     check_names(compression, compiled.parameters)
     _check_compression(compression, optimizer, loss_scale)
 
@@ -184,6 +193,28 @@ def _make(
         return step
     parts = planner.split(Replicas(rule.axis, batches, frozenset()), everything)
     return DilocoStep(TrainStep(whole, parts, scale), step, rule)
+
+
+def _join_shardings(shapes: Mapping[str, object], given: Any) -> Any:
+    """Return how inputs lie, by `shapes=` and by `in_shardings=`.
+
+    Raises:
+        OptionError: they say different things of one input.
+    """
+    specs = {n: x.sharding for n, x in shapes.items() if isinstance(x, TensorSpec)}
+    said = {name: spec for name, spec in specs.items() if spec is not None}
+    if given is None:
+        return said
+    is_each = isinstance(given, Mapping)
+    for name, spec in said.items():
+        other = given.get(name) if is_each else given
+        if other is not None and other != spec:
+            raise OptionError(
+                f"shapes have input '{name}' as {spec}, and in_shardings as {other}; give one"
+            )
+    return (
+        {**said, **{n: spec for n, spec in given.items() if spec is not None}} if is_each else given
+    )
 
 
 def _check_compression(asked: Compression, optimizer: object, loss_scale: object) -> None:

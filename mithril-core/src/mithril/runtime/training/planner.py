@@ -157,6 +157,7 @@ class StepPlanner:
             donated=frozenset(source.kept),
             on_host=self.list_on_host(state),
             stacked=traced.stacked,
+            notes=(*request.notes, *self._note_zero(state)),
         )
         options = self.plan_options
         if steps is not None:
@@ -185,6 +186,13 @@ class StepPlanner:
         whole = set(self.inputs) - self._replicas.batches
         hidden = (item.name for item in source.traced.captured)
         return frozenset({*whole, *source.passed, *hidden, STEP, next_of(STEP)})
+
+    def _note_zero(self, state: OptimizerState) -> tuple[str, ...]:
+        """Return a note where ZeRO has no state to split."""
+        stage = self._zero.stage
+        if stage not in (1, 2) or any(type.rank for type in state.types.values()):
+            return ()
+        return (f"zero={stage} splits no state: the optimiser keeps no moments",)
 
     @property
     def plan_options(self) -> PlanOptions:
