@@ -62,3 +62,26 @@ def test_numbers_that_are_one_value_of_several_micro_batches_are_apart(backend: 
         np.testing.assert_allclose(
             found["loss"].item(), expected["loss"].item(), *TOLERANCE["float32"]
         )
+
+
+@quick(lambda backend, algorithm: backend in ("numpy", "jax") and algorithm == "recursive_halving")
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "direct", "recursive_halving"])
+@pytest.mark.parametrize("backend", ["numpy", *BACKENDS])
+def test_copies_are_equal_bit_for_bit(backend: str, algorithm: str) -> None:
+    """A compiler may round what a device computed and what it was sent in different ways."""
+    made = ml.Model()
+    made |= ml.Linear(3, name="down")(input="x", output="y")
+    made |= ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    rows = {n: ml.TensorSpec((24, k), sharding=ml.P("data")) for n, k in (("x", 6), ("t", 3))}
+    step = ml.train_step(
+        made, opened(backend, data=3), ml.optim.sgd(0.3), shapes=rows, collective_ops=algorithm
+    )
+    state, rng = step.init(seed=0), np.random.default_rng(0)
+    for _ in range(20):
+        batch = {n: rng.standard_normal(spec.shape, np.float32) for n, spec in rows.items()}
+        state, _ = step(state, batch)
+    for x in state.params.values():
+        first, *others = [shard.data for shard in x.addressable_shards]
+        assert len(others) == 2
+        for other in others:
+            np.testing.assert_array_equal(other, first)

@@ -19,6 +19,7 @@ from mithril.ops.collective import (
     ReduceScatter,
     is_narrow_sum,
 )
+from mithril.ops.control import after
 from mithril.partition.algorithms.parts import Exchange, Way
 from mithril.types import DType
 
@@ -47,10 +48,13 @@ def write_collective(op: Collective, types: Types, way: Way, mesh: Mesh) -> Grap
 def _write(op: Collective, operands: Sequence[Tensor], way: Way, how: Exchange) -> list[Any]:
     results = op.infer([x.type for x in operands])
     if isinstance(op, AllReduce):
-        if len(operands) == 1:
-            return [how.reduce(way, operands[0], op.reduction)]
-        flat = _join([x.reshape(x.size) for x in operands])
-        return _cut(how.reduce(way, flat, op.reduction), [x.shape for x in operands])
+        alone = len(operands) == 1
+        x = operands[0] if alone else _join([x.reshape(x.size) for x in operands])
+        total = how.reduce(way, x, op.reduction)
+        # A compiler may fuse what reads it with what a member computed, and what others sent,
+        # each in its own way: then it would be rounded otherwise from device to device.
+        total = after(total, total)
+        return [total] if alone else _cut(total, [x.shape for x in operands])
     if isinstance(op, ReduceScatter):
         rows = [_to_rows(x, op.dimension, op.count) for x in operands]
         wide = _join([row.reshape(op.count, row.size // op.count) for row in rows])
