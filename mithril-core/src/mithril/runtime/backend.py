@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -96,7 +97,6 @@ class Backend(Creation, Shared):
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self._numbers: LRUCache[object, Array] = LRUCache(NUMBERS)
-        self._takes_positions = DynamicSlice.name in self.engine.kernels
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
 
@@ -265,6 +265,11 @@ class Backend(Creation, Shared):
             bound = self._bind_reshard(x, wanted)
             self._eager.keep(form, (x.kind,), bound)
         return bound.run((x,))[0]
+
+    @cached_property
+    def _takes_positions(self) -> bool:
+        """Whether a plan may be given where a slice begins."""
+        return DynamicSlice.name in self.engine.kernels
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now, through a cached plan of its own."""
