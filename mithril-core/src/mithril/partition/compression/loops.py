@@ -94,7 +94,7 @@ def _stack(sum: Node) -> Node:
 def _is_used_inside(parameter: str) -> PlanError:
     return PlanError(
         f"gradient_compression keeps a state of '{parameter}', whose gradient a loop sums over "
-        f"devices and goes on with; use zero=0, or a form without a state"
+        f"devices and goes on with; use zero=0 or 1, or a form without a state"
     )
 
 
