@@ -30,9 +30,8 @@ def prod(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOper
     >>> prod(x, 1).numpy()
     array([  6., 120.], dtype=float32)
     """
-    return apply_one(
-        Prod(read_axes(axis, x.ndim, "prod"), read_flag(keepdims, "prod's keepdims")), x
-    )
+    keepdims = read_flag(keepdims, "prod's keepdims")
+    return apply_one(Prod(read_axes(axis, x.ndim, "prod"), keepdims), x)
 
 
 def cumsum(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOperand:
@@ -52,9 +51,8 @@ def cumsum(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOperan
     >>> cumsum(backend.array([1, 2, 3])).numpy()
     array([1, 3, 6], dtype=int32)
     """
-    return apply_one(
-        Cumsum(normalize_axis(axis, x.ndim, "cumsum"), read_flag(reverse, "cumsum's reverse")), x
-    )
+    reverse = read_flag(reverse, "cumsum's reverse")
+    return apply_one(Cumsum(normalize_axis(axis, x.ndim, "cumsum"), reverse), x)
 
 
 def cumprod(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOperand:
@@ -74,9 +72,8 @@ def cumprod(x: AnyOperand, axis: int = -1, *, reverse: bool = False) -> AnyOpera
     >>> cumprod(backend.array([1, 2, 3])).numpy()
     array([1, 2, 6], dtype=int32)
     """
-    return apply_one(
-        Cumprod(normalize_axis(axis, x.ndim, "cumprod"), read_flag(reverse, "cumprod's reverse")), x
-    )
+    reverse = read_flag(reverse, "cumprod's reverse")
+    return apply_one(Cumprod(normalize_axis(axis, x.ndim, "cumprod"), reverse), x)
 
 
 def sort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOperand:
@@ -96,9 +93,8 @@ def sort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOpera
     >>> sort(backend.array([3.0, 1.0, 2.0])).numpy()
     array([1., 2., 3.], dtype=float32)
     """
-    return apply_one(
-        Sort(normalize_axis(axis, x.ndim, "sort"), read_flag(descending, "sort's descending")), x
-    )
+    descending = read_flag(descending, "sort's descending")
+    return apply_one(Sort(normalize_axis(axis, x.ndim, "sort"), descending), x)
 
 
 def argsort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOperand:
@@ -118,12 +114,8 @@ def argsort(x: AnyOperand, axis: int = -1, *, descending: bool = False) -> AnyOp
     >>> argsort(backend.array([3.0, 1.0, 2.0])).numpy()
     array([1, 2, 0], dtype=int32)
     """
-    return apply_one(
-        Argsort(
-            normalize_axis(axis, x.ndim, "argsort"), read_flag(descending, "argsort's descending")
-        ),
-        x,
-    )
+    descending = read_flag(descending, "argsort's descending")
+    return apply_one(Argsort(normalize_axis(axis, x.ndim, "argsort"), descending), x)
 
 
 def top_k(x: AnyOperand, k: int, axis: int = -1) -> tuple[AnyOperand, AnyOperand]:

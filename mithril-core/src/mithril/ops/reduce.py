@@ -280,9 +280,8 @@ def any(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOpera
     >>> any(backend.array([[True, False], [True, True]]), 1).numpy()
     array([ True,  True])
     """
-    return apply_one(
-        AnyTrue(read_axes(axis, x.ndim, "any"), read_flag(keepdims, "any's keepdims")), _truth(x)
-    )
+    keepdims = read_flag(keepdims, "any's keepdims")
+    return apply_one(AnyTrue(read_axes(axis, x.ndim, "any"), keepdims), _truth(x))
 
 
 def all(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:
@@ -302,9 +301,8 @@ def all(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOpera
     >>> all(backend.array([[True, False], [True, True]]), 1).numpy()
     array([False,  True])
     """
-    return apply_one(
-        AllTrue(read_axes(axis, x.ndim, "all"), read_flag(keepdims, "all's keepdims")), _truth(x)
-    )
+    keepdims = read_flag(keepdims, "all's keepdims")
+    return apply_one(AllTrue(read_axes(axis, x.ndim, "all"), keepdims), _truth(x))
 
 
 def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOperand:

@@ -20,6 +20,7 @@ from mithril.ir import Builder, Op, Operand, Tensor
 from mithril.mesh import Mesh, PartitionSpec, Sharding
 from mithril.ops.dynamic_slicing import DynamicSlice
 from mithril.ops.own_kernel import choose_op
+from mithril.ops.slicing import Slice
 from mithril.options import AS_THEY_COME, Precision
 from mithril.partition.compression import PLAIN, Compression
 from mithril.partition.limits import check_dtypes
@@ -282,10 +283,11 @@ class Backend(Creation, Shared):
                 kinds = [x.kind for x in arrays]
                 break
             kinds.append(kind)
-        moved = take_positions(op, kinds) if self._takes_positions else None
-        if moved is not None:
-            starts = [self.constant(start, DType.int32) for start in moved[1]]
-            return self.run(moved[0], [*arrays, *starts])
+        if isinstance(op, Slice) and self._takes_positions:
+            moved = take_positions(op, kinds[0])
+            if moved is not None:
+                starts = [self.constant(start, DType.int32) for start in moved[1]]
+                return self.run(moved[0], [*arrays, *starts])
         bound = self._eager.find(op, kinds)
         if bound is None:
             bound = self._bind_op(op, kinds)

@@ -51,15 +51,14 @@ def plan_in_place(op: Op, kinds: Sequence[Kind], lying: Sharding) -> Plan:
     return Plan.of_program(coarse(lying.mesh), program)
 
 
-def take_positions(op: Op, kinds: Sequence[Kind]) -> tuple[Op, Sequence[int]] | None:
+def take_positions(op: Slice, kind: Kind) -> tuple[Op, Sequence[int]] | None:
     """Return a slice as the op that takes where it begins as operands, and where that is.
 
     Returns:
-        None for any other op, for slices with gaps, and where a dimension is split that is cut.
+        None for slices with gaps, and where a dimension is split that is cut.
     """
-    if not isinstance(op, Slice) or any(step != 1 for step in op.step):
+    if any(step != 1 for step in op.step):
         return None
-    (kind,) = kinds
     sizes = [stop - start for start, stop in zip(op.start, op.stop, strict=True)]
     cut = [axis for axis, size in enumerate(kind.type.shape) if sizes[axis] != size]
     if any(kind.sharding.dims[axis] for axis in cut):
