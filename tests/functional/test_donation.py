@@ -107,3 +107,12 @@ def test_a_function_inside_another_gives_nothing_up() -> None:
     for _ in range(2):
         close(outer(x), np.full(2, 4.0))
     close(around + x, np.full(2, 2.0))
+
+
+def test_keywords_with_dots_are_no_places() -> None:
+    backend = ml.NumpyBackend()
+    x, y = backend.ones(2), backend.ones(2)
+    ml.jit(total, donate="xs")(x, **{"a.b": y})
+    assert [type(z).__name__ for z in (x, y)] == ["DonatedArray", "Array"]
+    ml.jit(total, donate="named")(**{"a.b": y})
+    assert type(y).__name__ == "DonatedArray"

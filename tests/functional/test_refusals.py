@@ -141,6 +141,11 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ml.OptionError,
         "reverse='no' is neither True nor False; give one of them",
     ),
+    "a slip beside keywords": (
+        lambda: ml.jit(lambda params, **named: params, donate="parms"),
+        ml.OptionError,
+        "donate='parms' is no argument of function 'lambda'; did you mean 'params'?",
+    ),
     "given up and static": (
         lambda: ml.jit(lambda *xs: xs, donate=1, static="xs"),
         ml.OptionError,

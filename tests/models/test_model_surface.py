@@ -297,7 +297,7 @@ def test_statistics_that_are_left_out_are_told_from_other_inputs() -> None:
     with pytest.raises(
         ml.GraphError,
         match=r"'norm' \(.*\) keeps it from step to step, a running statistic that begins with 0\.0; "
-        r"give it, or in shapes= its shape, too",
+        r"give its values, or its shape where shapes are asked for",
     ):
         compiled.evaluate(compiled.randomize_params(), {"x": X})
 

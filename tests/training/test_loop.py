@@ -301,6 +301,14 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "files that are no checkpoint",
     ),
     (
+        lambda: train(step=give(None), save=f"{__file__}/run"), ml.CheckpointError,
+        f"cannot be made; '{__file__}' is a file; give another path",
+    ),
+    (
+        lambda: train(step=give(None), save="run", log="run/deep/logs/"), ml.OptionError,
+        "save='run' is where log='run/deep/logs/' is written",
+    ),
+    (
         lambda: train(step=give(None), save="run", log="run/"), ml.OptionError,
         "save='run' is where log='run/' is written; give a checkpoint a directory of its own",
     ),

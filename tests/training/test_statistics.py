@@ -188,3 +188,34 @@ def test_ports_of_inner_models_are_split_in_any_precision(precision: Any) -> Non
     compiled = ml.compile(made, ml.NumpyBackend(ml.Mesh(data=2)), **options)
     outputs = compiled.evaluate(compiled.randomize_params(), {"x": np.ones((4, WIDTH), np.float32)})
     assert outputs["y"].sharding.spec == P("data", None)
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (("mean", 0.0, (4,)), "give the input, the number it begins with, and a function from"),
+        (("mean",), "layer Kept has statistics \\('mean',\\); give the input, the number"),
+        (
+            ("mean", 0.0, lambda input: input.shape[1]),
+            "is given the shape 6 by its layer, and a shape",
+        ),
+    ],
+)
+def test_statistics_that_are_said_wrongly(said: Any, text: str) -> None:
+    with pytest.raises(ml.GraphError, match=text):
+
+        @ml.layer(outputs=("output", "new"), statistics={"new": said})
+        def Kept(mean: Any, input: Any) -> Any:  # noqa: N802
+            """Keep a mean."""
+            return {"output": input - mean, "new": mean}
+
+        ml.compile(Kept(), ml.NumpyBackend(), shapes={"input": (4, 6)})
+
+
+def test_tuning_knows_the_shapes_of_statistics() -> None:
+    rows = {name: shape for name, shape in shapes().items() if name in "xt"}
+    found = ml.auto_tune(
+        model(), "simulated", input_shapes=rows, devices=2, strategy_space="data",
+        optimizer=ml.optim.adamw(0.1),
+    )  # fmt: skip
+    assert {"x", "t"} <= set(found.in_shardings) <= {"x", "mean", "variance", "t"}

@@ -175,6 +175,11 @@ def check_directory(path: object) -> Path:
         CheckpointError: it is no path, that of a file, or holds something that is no checkpoint.
     """
     directory = as_directory(path)
+    there = next(parent for parent in (directory, *directory.absolute().parents) if parent.exists())
+    if not there.is_dir():
+        raise CheckpointError(
+            f"directory '{directory}' cannot be made; '{there}' is a file; give another path"
+        )
     if directory.is_dir():
         _check_own(directory, sorted(file.name for file in directory.iterdir()))
     return directory

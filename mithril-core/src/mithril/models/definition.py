@@ -85,9 +85,19 @@ class Statistic(NamedTuple):
     shape: ShapeOf | None = None
 
     def shape_for(self, input: object) -> Shape:
-        """Return the shape for the first input of the layer, which has said one."""
+        """Return the shape for the first input of the layer, which has said one.
+
+        Raises:
+            GraphError: it gives no shape.
+        """
         assert self.shape is not None, f"nothing says the shape of '{self.port}'"
-        return tuple(self.shape(input))
+        found = self.shape(input)
+        if not isinstance(found, tuple) or not all(map(_is_integer, found)):
+            raise GraphError(
+                f"statistic '{self.port}' is given the shape {found!r} by its layer, and a shape "
+                f"is a tuple of integers; give one, such as input.shape[1:2]"
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +261,7 @@ def define(
             f"layer {name} checks '{unknown[0]}', which is not one of its options "
             f"{listing(known)}{nearest(unknown[0], known)}"
         )
-    kept = {output: Statistic(*said) for output, said in (statistics or {}).items()}
+    kept = {output: _read_statistic(name, said) for output, said in (statistics or {}).items()}
     for output, (port, *_) in kept.items():
         if output not in fixed or port not in inputs:
             raise GraphError(
@@ -264,6 +274,23 @@ def define(
         outputs if callable(outputs) else fixed, parameters, groups, dict(checks or {}),
         kept,
     )  # fmt: skip
+
+
+def _read_statistic(layer: str, said: object) -> Statistic:
+    """Return what `statistics=` says of an output.
+
+    Raises:
+        GraphError: it is no input, start and function.
+    """
+    found = Statistic(*said) if isinstance(said, tuple) and len(said) in (2, 3) else None
+    is_known = found is not None and isinstance(found.port, str) and _is_number(found.start)
+    if found is None or not is_known or not (found.shape is None or callable(found.shape)):
+        raise GraphError(
+            f"layer {layer} has statistics {said!r}; give the input, the number it begins with, "
+            f"and a function from the first input to its shape, such as "
+            f'("mean", 0.0, lambda input: input.shape[1:2])'
+        )
+    return found
 
 
 def _check_not_reserved(layer: str, option: inspect.Parameter) -> inspect.Parameter:

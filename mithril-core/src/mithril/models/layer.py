@@ -203,9 +203,11 @@ class Layer(Component["Layer"]):
         if not kept:
             return inputs, {}
         passed, statistics = list(inputs), dict[str, Tensor]()
+        named = zip(self.definition.inputs, inputs, strict=False)
+        others = [x for port, x in named if port not in kept]
         for place, (port, x) in enumerate(zip(self.definition.inputs, inputs, strict=False)):
             if isinstance(x, UnsaidInput):
-                x.settle(kept[port].shape_for(inputs[0]))
+                x.settle(kept[port].shape_for(others[0] if others else None))
             if port in kept and x is not None:
                 statistics[port] = come = scope.trace.given.get(x.value, x)
                 passed[place] = come if come.dtype.itemsize > x.dtype.itemsize else x
@@ -360,11 +362,12 @@ def layer(
             pattern (`layer_*.weight`); by default the one called `weight`.
         checks: what the value of an option must be.
         statistics: running statistics: by output, the input that a train step gives it to next
-            time, the number that this begins with, and a function from the layer's first input to
-            its shape, such as `{"new_mean": ("mean", 0.0, lambda input: input.shape[1:2])}`;
-            without the function users give the shape. They come, and are kept, in the dtype in
-            which they enter the model, where that is wider than what layers compute in; other
-            outputs leave in what layers compute in.
+            time, the number that this begins with, and a function from the layer's first input
+            (statistics aside) to its shape, such as
+            `{"new_mean": ("mean", 0.0, lambda input: input.shape[1:2])}`; without the function
+            users give the shape. They come, and are kept, in the dtype in which they enter the
+            model, where that is wider than what layers compute in; other outputs leave in what
+            layers compute in.
 
     Raises:
         GraphError: the function cannot be a layer; the message says why.

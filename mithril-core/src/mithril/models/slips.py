@@ -24,7 +24,8 @@ def explain_missing(component: Composition | Layer, name: str) -> str:
     if statistic is not None:
         return (
             f"'{path}{reader.name}'{at(reader.source)} keeps it from step to step, a running "
-            f"statistic that begins with {statistic.start}; give it, or in shapes= its shape, too"
+            f"statistic that begins with {statistic.start}; give its values, or its shape where "
+            f"shapes are asked for"
         )
     unread = [wire for wire in inside.open_outputs if "." not in wire]
     slips = [wire for wire in unread if is_slip(wire, connection)]

@@ -36,7 +36,7 @@ def var(
     >>> var(backend.array([1.0, 2.0, 3.0, 6.0])).numpy().item()
     3.5
     """
-    result = _wide_var(x, axis, correction, keepdims)
+    result = _wide_var(x, axis, correction, keepdims, "var")
     return cast(result, x.dtype) if x.dtype.is_float else result
 
 
@@ -61,15 +61,17 @@ def std(
     >>> std(backend.array([1.0, 1.0, 5.0, 5.0])).numpy().item()
     2.0
     """
-    result = sqrt(_wide_var(x, axis, correction, keepdims))
+    result = sqrt(_wide_var(x, axis, correction, keepdims, "std"))
     return cast(result, x.dtype) if x.dtype.is_float else result
 
 
-def _wide_var(x: AnyOperand, axis: Axes, correction: float, keepdims: bool) -> AnyOperand:
+def _wide_var(
+    x: AnyOperand, axis: Axes, correction: float, keepdims: bool, what: str
+) -> AnyOperand:
     """Return the variance in at least float32: its root may be in range where it is not."""
-    axes, keepdims = read_axes(axis, x.ndim, "var"), read_flag(keepdims, "var's keepdims")
+    axes, keepdims = read_axes(axis, x.ndim, what), read_flag(keepdims, f"{what}'s keepdims")
     if not isinstance(correction, int | float | np.number):
-        raise ShapeError(f"var's correction is {kind_of(correction)}; give a number")
+        raise ShapeError(f"{what}'s correction is {kind_of(correction)}; give a number")
     count = math.prod(x.shape[i] for i in axes)
     if count <= correction:
         raise ShapeError(

@@ -17,6 +17,7 @@ from mithril.optim.masks import Mask
 from mithril.optim.parts import mask_others, train_only
 from mithril.optim.transformation import Transformation, chain
 from mithril.option_checks import check_flag
+from mithril.types import to_python
 
 
 @checked_keywords()
@@ -46,7 +47,7 @@ def sgd(
     """
     check_number("sgd()", "momentum", momentum, below=1.0)
     parts = [scale_by_learning_rate(learning_rate)]
-    if check_flag("nesterov", nesterov) or momentum:
+    if check_flag("nesterov", to_python(nesterov)) or momentum:
         check_number("sgd(nesterov=True)", "momentum", momentum, below=1.0, is_open=True)
         parts = [scale_by_momentum(momentum, nesterov=nesterov), *parts]
     return train_only(chain(*parts), mask)

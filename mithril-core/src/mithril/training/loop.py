@@ -151,10 +151,10 @@ def _check_save(save: object, logs: Sequence[str]) -> None:
         CheckpointError: the path is none of a directory, or it holds something else.
         OptionError: logs go to the same directory.
     """
-    directory = check_directory(save).absolute()
+    directory = check_directory(save).resolve()
     for log in logs:
-        path = Path(log).absolute()
-        if directory in (path, path.parent):
+        path = Path(log).resolve()
+        if directory in (path, *path.parents) or path in directory.parents:
             raise OptionError(
                 f"save={str(save)!r} is where log={log!r} is written; give a checkpoint a "
                 f"directory of its own"

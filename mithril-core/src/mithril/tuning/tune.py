@@ -13,6 +13,9 @@ from mithril.errors import BackendError, GraphError, OptionError, PlanError, kin
 from mithril.keywords import checked_keywords
 from mithril.mesh import Mesh
 from mithril.models import Layer, Model
+from mithril.models.composition import Composition
+from mithril.models.statistics import find_unsaid
+from mithril.models.trace import trace
 from mithril.option_checks import check_choice, check_flag, check_output
 from mithril.options import Precision
 from mithril.runtime.backend import Backend
@@ -121,7 +124,7 @@ def auto_tune(
         check_output("record", record)
     tuned = TunedModel(
         model,
-        _read_shapes(input_shapes, find_component(model, outputs).input_ports, dtypes),
+        _read_shapes(input_shapes, find_component(model, outputs), dtypes),
         hardware,
         dtypes,
         tuning_objective,
@@ -208,22 +211,26 @@ def _read_devices(
 
 
 def _read_shapes(
-    given: object, names: Sequence[str], precision: Precision
+    given: object, component: Composition | Layer, precision: Precision
 ) -> dict[str, TensorSpec]:
-    if not isinstance(given, Mapping) or set(given) != set(names):
+    names = list(component.input_ports)
+    unsaid = find_unsaid(component, given) if isinstance(given, Mapping) else []
+    if not isinstance(given, Mapping) or {*given, *unsaid} != set(names):
         known = list(given) if isinstance(given, Mapping) else given
         raise GraphError(
-            f"input_shapes is {known!r}, and the model takes {list(names)}; give each a shape, or "
+            f"input_shapes is {known!r}, and the model takes {names}; give each a shape, or "
             f"an ml.TensorSpec"
         )
-    return {
-        name: as_spec(
-            tuple(given[name]) if isinstance(given[name], list) else given[name],
-            f"input '{name}'",
-            precision.default,
-        )
-        for name in names
-    }
+
+    def read(name: str, shape: object) -> TensorSpec:
+        listed = tuple(shape) if isinstance(shape, list) else shape
+        return as_spec(listed, f"input '{name}'", precision.default)
+
+    found = {name: read(name, shape) for name, shape in given.items()}
+    if unsaid:
+        graph = trace(component, {name: spec.type for name, spec in found.items()}).graph
+        found |= {name: read(name, graph.input(name).type.shape) for name in unsaid}
+    return {name: found[name] for name in names}
 
 
 def _read_measure(measure: bool | None, backend: object, objective: str) -> bool:

@@ -17,6 +17,8 @@ Choice = int | str | Sequence[int | str]
 
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 """Parameters that take any number of arguments."""
+_REST = "argument"
+"""What arguments by position are called that a signature has no name for."""
 
 
 class Form(NamedTuple):
@@ -96,19 +98,22 @@ class Arguments:
     Args:
         names: of parameters, places in `*args` such as `args.0`, and keywords in `**kwargs`.
         known: the names of all parameters that take one argument.
+        rest: what the names of places in `*args` begin with.
         has_rest: whether all arguments in `*args` are among them.
         has_keywords: whether all in `**kwargs` are.
     """
 
     names: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
+    rest: str = ""
     has_rest: bool = False
     has_keywords: bool = False
 
     def __contains__(self, name: str) -> bool:
         if name in self.names or name in self.known:
             return name in self.names
-        return self.has_rest if "." in name else self.has_keywords
+        is_place = name.startswith(self.rest) and name.removeprefix(self.rest).isdigit()
+        return self.has_rest if is_place else self.has_keywords
 
     def overlaps(self, other: Arguments) -> bool:
         """Return whether an argument is, or may be, among both."""
@@ -159,6 +164,7 @@ class Signature:
         return Arguments(
             frozenset(chosen - collecting),
             frozenset(name for name in self._names if name not in collecting),
+            rest=f"{self._rest or _REST}.",
             has_rest=self._rest in chosen,
             has_keywords=self._keywords in chosen,
         )
@@ -206,7 +212,7 @@ class Signature:
     def places(self, count: int) -> list[str]:
         """Return the names of so many arguments by position."""
         known = self._positional[:count]
-        rest = self._rest or "argument"
+        rest = self._rest or _REST
         return known + [f"{rest}.{i}" for i in range(count - len(known))]
 
     def _check_hashable(self, form: Structure, name: str) -> Structure:
@@ -219,8 +225,13 @@ class Signature:
             ) from None
         return form
 
+    def _is_keyword(self, name: str) -> bool:
+        """Return whether `**kwargs` may take a name, and it is not that of a parameter misspelt."""
+        is_slip = bool(nearest(name, self._names))
+        return self._keywords is not None and bool(name) and not is_slip
+
     def _select_argument(self, item: Any, option: str) -> str:
-        if isinstance(item, str) and (item in self._names or self._keywords is not None):
+        if isinstance(item, str) and (item in self._names or self._is_keyword(item)):
             return item
         is_position = isinstance(item, int) and not isinstance(item, bool) and item >= 0
         if is_position and (item < len(self._positional) or self._rest is not None):

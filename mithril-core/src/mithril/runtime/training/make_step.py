@@ -19,6 +19,7 @@ from mithril.errors import (
     listing,
 )
 from mithril.keywords import checked_keywords, list_argument_names, refuse_unknown
+from mithril.mesh import PartitionSpec
 from mithril.models import Layer, Model
 from mithril.optim import Diloco
 from mithril.option_checks import check_choice
@@ -208,7 +209,7 @@ def _join_shardings(shapes: Mapping[str, object], given: Any) -> Any:
     is_each = isinstance(given, Mapping)
     for name, spec in said.items():
         other = given.get(name) if is_each else given
-        if other is not None and other != spec:
+        if isinstance(other, PartitionSpec) and other != spec:
             raise OptionError(
                 f"shapes have input '{name}' as {spec}, and in_shardings as {other}; give one"
             )
