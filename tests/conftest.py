@@ -35,6 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the profile before modules of tests are imported, which ask for it."""
     _hear_signals()
+    if config.getoption("--part"):  # before workers are started, whose errors nobody reads
+        _read_part(config.getoption("--part"))
     if config.getoption("--all"):
         os.environ[PROFILE] = "all"
     if not runs_all():

@@ -60,7 +60,7 @@ def test_shapes(layer: ml.Layer, inputs: dict, error: type[MithrilError], text: 
         (lambda: ml.CrossEntropy(label_smoothing=1.5), "'label_smoothing' is 1.5; it must be a number from 0 to 1"),
         (lambda: ml.CrossEntropy(ignore_index="no"), "'ignore_index' is 'no'; it must be an integer or None"),
         (lambda: ml.QuantileLoss(1.0), "'quantile' is 1.0; it must be a number between 0 and 1"),
-        (lambda: ml.Softplus(0), "'beta' is 0; it must be a positive number"),
+        (lambda: ml.Softplus(0), "'beta' is 0; it must be a positive, finite number"),
         (lambda: ml.Conv1d(4, 3, padding=(2, 0)), r"'padding' is \(2, 0\); it must be an integer from 0, 'same', 'valid', or for each dimension an integer or \(before, after\), such as \(\(1, 0\),\)"),
         (lambda: ml.Conv2d(4, 3, padding="some"), r"'padding' is 'some'; it must be .* such as \(\(1, 0\), 2\)"),
         (lambda: ml.Conv2d(4, 3, padding=(1, (0, -1))), "'padding' is .1, .0, -1..; it must be"),

@@ -345,10 +345,10 @@ def test_add_needs_two() -> None:
             lambda: ml.FeedForward(3, "selu"),
             "option 'activation' is 'selu'; it must be one of 'elu', .* or a function of a tensor",
         ),
-        (lambda: ml.LayerNorm(0), "option 'epsilon' is 0; it must be a positive number"),
+        (lambda: ml.LayerNorm(0), "option 'epsilon' is 0; it must be a positive, finite number"),
         (
             lambda: ml.LayerNorm(float("inf")),
-            "option 'epsilon' is inf; it must be a positive number",
+            "option 'epsilon' is inf; it must be a positive, finite number",
         ),
         (lambda: ml.LeakyRelu(float("nan")), "'negative_slope' is nan; it must be a finite number"),
         (lambda: ml.Linear(4, device_id=-1), "Linear option device_id is -1; give the flat index"),

@@ -298,7 +298,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (differentiates(ops.MaxPoolGradient((2,), (1,), ((0, 0),)), f(2, 3, 4), f(2, 3, 3), f(2, 3, 3)), GraphError, "max_pool has no second derivative here; differentiate it once, or pool with mean()"),
     (lambda: KernelTable().register(ops.Exp, ops.Exp)(abs), BackendError, "op 'exp' has a kernel in this table already; register one"),
     (lambda: verify_host(on_host()), GraphError, "op 'add' computes with float32[3], which lies in the host arena; bring it back with from_host before"),
-    (calls(lambda x: ops.sum(x, keepdims="no"), f(2, 3)), ShapeError, "sum's keepdims is 'no', neither True nor False; give one of them"),
+    (calls(lambda x: ops.sum(x, keepdims="no"), f(2, 3)), OptionError, "sum's keepdims='no' is neither True nor False; give one of them"),
     (calls(lambda x: ops.var(x, correction="a"), f(2, 3)), ShapeError, "var's correction is a str; give a number"),
     (lambda: check_number(0.5, I32), ShapeError, "number is 0.5, which is no int32; that holds the integers from -2147483648 to 2147483647; take another"),
 ]  # fmt: skip

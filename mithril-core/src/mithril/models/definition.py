@@ -51,7 +51,9 @@ POSITIVE_OR_NONE = Check(
     "a positive integer or None", lambda value: value is None or POSITIVE.holds(value)
 )
 FINITE = Check("a finite number", lambda value: _is_number(value) and math.isfinite(value))
-POSITIVE_NUMBER = Check("a positive number", lambda value: FINITE.holds(value) and value > 0)
+POSITIVE_NUMBER = Check(
+    "a positive, finite number", lambda value: FINITE.holds(value) and value > 0
+)
 FRACTION = Check(
     "a number from 0 up to, not including, 1", lambda value: _is_number(value) and 0 <= value < 1
 )

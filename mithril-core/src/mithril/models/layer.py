@@ -44,7 +44,6 @@ from mithril.models.definition import (
     Check,
     Declared,
     Definition,
-    Statistic,
     Statistics,
     define,
 )
@@ -203,11 +202,11 @@ class Layer(Component["Layer"]):
         if not kept:
             return inputs, {}
         passed, statistics = list(inputs), dict[str, Tensor]()
-        named = zip(self.definition.inputs, inputs, strict=False)
-        others = [x for port, x in named if port not in kept]
-        for place, (port, x) in enumerate(zip(self.definition.inputs, inputs, strict=False)):
+        named = list(zip(self.definition.inputs, inputs, strict=False))
+        first = next((x for port, x in named if port not in kept), None)
+        for place, (port, x) in enumerate(named):
             if isinstance(x, UnsaidInput):
-                x.settle(kept[port].shape_for(others[0] if others else None))
+                x.settle(kept[port].shape_for(first))
             if port in kept and x is not None:
                 statistics[port] = come = scope.trace.given.get(x.value, x)
                 passed[place] = come if come.dtype.itemsize > x.dtype.itemsize else x
@@ -223,10 +222,11 @@ class Layer(Component["Layer"]):
         known, narrow = self.definition.statistics, scope.trace.precision
         found = dict(made)
         for output, x in made.items():
-            port, start, _ = known.get(output, _NO_STATISTIC)
-            if port in statistics:
-                found[output] = cast(x, statistics[port].dtype)
-                scope.trace.statistics[found[output].value] = statistics[port].value, start
+            statistic = known.get(output)
+            came = statistics.get(statistic.port) if statistic is not None else None
+            if statistic is not None and came is not None:
+                found[output] = cast(x, came.dtype)
+                scope.trace.statistics[found[output].value] = came.value, statistic.start
             elif narrow.is_given and x.dtype.is_float and x.ndim:
                 found[output] = cast(x, narrow.activations)
         return found
@@ -308,9 +308,6 @@ class Layer(Component["Layer"]):
         start = self.described.removesuffix(")")
         between = ", " if split and not start.endswith("(") else ""
         return f"{start}{between}{', '.join(split)})"
-
-
-_NO_STATISTIC = Statistic("", 0.0)
 
 
 def _show(value: object) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from mithril.errors import ShapeError, kind_of
+from mithril.option_checks import check_flag
 
 
 def read_integer(value: object, what: str) -> int:
@@ -38,16 +39,13 @@ def read_flag(value: object, what: str) -> bool:
         what: what it is, for messages: `sum's keepdims`, say.
 
     Raises:
-        ShapeError: it is none of them.
+        OptionError: it is none of them.
 
     >>> read_flag(np.bool_(True), "sum's keepdims")
     True
     """
-    if value is True or value is False:
-        return value
-    if not isinstance(value, bool | int | np.generic) or value not in (0, 1):
-        raise ShapeError(f"{what} is {_show(value)}, neither True nor False; give one of them")
-    return bool(value)
+    is_number = isinstance(value, int | np.generic) and value in (0, 1)
+    return check_flag(what, bool(value) if is_number else value)
 
 
 def read_integers(values: object, what: str) -> tuple[int, ...]:

@@ -15,12 +15,11 @@ from typing import Any, overload
 
 from mithril.compiler import KEEP_ALL
 from mithril.engine import Engine, Observer
-from mithril.errors import GraphError, OptionError, PlanError, kind_of
+from mithril.errors import OptionError, PlanError
 from mithril.keywords import checked_keywords, list_argument_names, refuse_unknown
 from mithril.mesh import Sharding
 from mithril.models import Layer
 from mithril.models.composition import Composition
-from mithril.models.statistics import find_unsaid
 from mithril.models.trace import input_names, output_names, parameter_names
 from mithril.plan import Plan
 from mithril.plugins.published import suggest_attribute
@@ -30,7 +29,8 @@ from mithril.runtime.axis_order import Laid, lay_axes
 from mithril.runtime.backend import Backend
 from mithril.runtime.bound_model import BoundModel
 from mithril.runtime.call import Bound
-from mithril.runtime.evaluation import Evaluator, check_names
+from mithril.runtime.evaluation import Evaluator
+from mithril.runtime.input_kinds import lie_as, read_kinds
 from mithril.runtime.memory_planning import choose_engine
 from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.parameters import Parameters
@@ -41,7 +41,6 @@ from mithril.runtime.pure_programs import Placed, PurePrograms
 from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings
 from mithril.runtime.sharing import Shared
-from mithril.runtime.specification import read_kind
 from mithril.runtime.tracer import Tracer
 from mithril.runtime.unplaced import PendingArray
 from mithril.runtime.zero import Zero
@@ -342,38 +341,7 @@ class CompiledModel(PlanReports, Shared):
         Raises:
             GraphError: an input is missing or unknown.
         """
-        if not isinstance(shapes, Mapping):
-            raise GraphError(
-                f"shapes is {kind_of(shapes)}; give a mapping of input names to shapes, such as "
-                f"{{'{self.inputs[0]}': (8, 4)}}"
-            )
-        unsaid = find_unsaid(self._model, shapes)
-        check_names(
-            {**dict.fromkeys(unsaid), **shapes}, self.inputs, "input", self._planner.explain_input
-        )
-        kinds = {name: self._read_kind(name, given) for name, given in shapes.items()}
-        if unsaid:
-            types = tuple((name, kind.type) for name, kind in kinds.items())
-            graph = self._planner.trace(types).graph
-            inferred = {name: graph.input(name).type.shape for name in unsaid}
-            kinds |= {name: self._read_kind(name, shape) for name, shape in inferred.items()}
-        return [kinds[name] for name in self.inputs]
-
-    def _read_kind(self, name: str, given: object) -> Kind:
-        wanted = self.settings.in_shardings.get(name)
-        return read_kind(self._kind(given), wanted, self.backend, f"input '{name}'")
-
-    def _kind(self, given: object) -> object:
-        """Return the kind that an array has on this model's backend, anything else as it is."""
-        return self.backend.follow(given.kind) if isinstance(given, Array) else given
-
-    def _as_before(self, name: str, kind: Kind) -> Kind:
-        """Return how an input lies in the latest plan, if that is for the same type."""
-        latest = self._evaluator.latest
-        port = None if latest is None else latest.ports[name]
-        fits = port is not None and port.type == kind.type
-        is_placed = self.backend.mesh.size > 1
-        return Kind(self.backend, port.type, port.sharding, is_placed) if port and fits else kind
+        return read_kinds(self._model, shapes, self.settings.in_shardings, self._planner)
 
     def resting(self, zero: Zero, inputs: Sequence[Kind]) -> CompiledModel:
         """Return the same model with parameters at rest that are split further than computed.
@@ -449,10 +417,11 @@ class CompiledModel(PlanReports, Shared):
         """
         if self.settings.lays_axes:
             self.plan_for(shapes, gradients=gradients)
-        kinds = {
-            name: kind if isinstance(shapes[name], Array | Kind) else self._as_before(name, kind)
-            for name, kind in zip(self.inputs, self.read_kinds(shapes), strict=True)
-        }
+        ports = {} if self._evaluator.latest is None else self._evaluator.latest.ports
+        kinds = dict(zip(self.inputs, self.read_kinds(shapes), strict=True))
+        for name, kind in kinds.items():
+            if not isinstance(shapes.get(name), Array | Kind):
+                kinds[name] = lie_as(ports.get(name), kind)
         return self._pure_programs.bind(
             kinds, gradients, differentiable, inference, parameters or {}, cotangents or {}
         )

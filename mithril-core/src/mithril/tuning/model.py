@@ -113,6 +113,15 @@ class TunedModel:
         """Its snapshot, with the outputs that are wanted."""
         return find_component(self.model, self.outputs)
 
+    def complete(self) -> TunedModel:
+        """Return the same with the shapes of running statistics, which the layers know."""
+        names = self.component.input_ports
+        if all(name in self.shapes for name in names):
+            return self
+        kinds = zip(names, self._probe.read_kinds(self.shapes), strict=True)
+        specs = {name: TensorSpec(kind.type.shape, str(kind.type.dtype)) for name, kind in kinds}
+        return replace(self, shapes={**specs, **self.shapes})
+
     @property
     def is_forward(self) -> bool:
         """Whether the forward alone is tuned: its latency."""

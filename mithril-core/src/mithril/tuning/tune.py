@@ -15,7 +15,6 @@ from mithril.mesh import Mesh
 from mithril.models import Layer, Model
 from mithril.models.composition import Composition
 from mithril.models.statistics import find_unsaid
-from mithril.models.trace import trace
 from mithril.option_checks import check_choice, check_flag, check_output
 from mithril.options import Precision
 from mithril.runtime.backend import Backend
@@ -133,6 +132,7 @@ def auto_tune(
         backend if isinstance(backend, Backend) else None,
         outputs,
     )
+    tuned = tuned.complete()
     measures = _read_measure(measure, backend, tuning_objective)
     if record is not None and not measures:
         raise OptionError(
@@ -226,11 +226,7 @@ def _read_shapes(
         listed = tuple(shape) if isinstance(shape, list) else shape
         return as_spec(listed, f"input '{name}'", precision.default)
 
-    found = {name: read(name, shape) for name, shape in given.items()}
-    if unsaid:
-        graph = trace(component, {name: spec.type for name, spec in found.items()}).graph
-        found |= {name: read(name, graph.input(name).type.shape) for name in unsaid}
-    return {name: found[name] for name in names}
+    return {name: read(name, given[name]) for name in names if name in given}
 
 
 def _read_measure(measure: bool | None, backend: object, objective: str) -> bool:

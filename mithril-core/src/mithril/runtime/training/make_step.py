@@ -206,16 +206,16 @@ def _join_shardings(shapes: Mapping[str, object], given: Any) -> Any:
     said = {name: spec for name, spec in specs.items() if spec is not None}
     if given is None:
         return said
-    is_each = isinstance(given, Mapping)
+    each = given if isinstance(given, Mapping) else dict.fromkeys(said, given)
     for name, spec in said.items():
-        other = given.get(name) if is_each else given
+        other = each.get(name)
         if isinstance(other, PartitionSpec) and other != spec:
             raise OptionError(
                 f"shapes have input '{name}' as {spec}, and in_shardings as {other}; give one"
             )
-    return (
-        {**said, **{n: spec for n, spec in given.items() if spec is not None}} if is_each else given
-    )
+    if each is not given:  # one for all inputs, also for those that shapes= say nothing of
+        return given
+    return {**said, **{name: spec for name, spec in given.items() if spec is not None}}
 
 
 def _check_compression(asked: Compression, optimizer: object, loss_scale: object) -> None:
