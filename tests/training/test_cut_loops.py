@@ -112,7 +112,7 @@ def test_each_stage_keeps_and_updates_its_layers(zero: int) -> None:
     lies = {name: sharding.describe() for name, sharding in step.shardings.items()}
     moments = "P('pipeline', 'data', None)" if zero else "P('pipeline', None, None)"
     assert lies[f"optimizer.0.mu.{STACK}"] == lies[f"optimizer.0.nu.{STACK}"] == moments
-    assert lies[STACK] == (moments if zero == 3 else "P('pipeline', None, None)")
+    assert lies[STACK] == moments
     # What other layers keep lies on their own stage, their moments included.
     for name, stage in (("embed.weight", 0), ("head.weight", 1)):
         for kept in (name, f"optimizer.0.mu.{name}"):
@@ -133,7 +133,7 @@ def count_kept(mesh: dict[str, int], zero: int) -> int:
     return max(found["parameters"] + found["optimizer"] for found in parts)
 
 
-@pytest.mark.parametrize(("zero", "share"), [(0, 1 / 2), (1, 1 / 3), (3, 1 / 4)])
+@pytest.mark.parametrize(("zero", "share"), [(0, 1 / 2), (1, 1 / 4), (3, 1 / 4)])
 def test_stages_and_zero_save_memory(zero: int, share: float) -> None:
     """Of a parameter and two moments: half on each stage, further split over `data`."""
     assert count_kept(MESH, zero) == pytest.approx(share * count_kept({"data": 2}, 0), rel=0.01)

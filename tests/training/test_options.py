@@ -238,7 +238,12 @@ def test_fully_sharded_is_zero() -> None:
     assert kinds_of(full) == {"forward": {"all_gather"}, "update": set()}
     config = {"sharding_strategy": "SHARD_GRAD_OP", "flatten_parameters": True}
     split = step_on(parallel_mode="fully_sharded", fsdp_config=config)
-    assert kinds_of(split) == {"forward": set(), "update": {"all_gather"}}
+    assert kinds_of(split) == {"forward": {"all_gather"}, "update": set()}
+    again = [
+        [r.phase for r in step.plan.collectives() if r.kind == "all_gather"]
+        for step in (full, split)
+    ]
+    assert ["backward" in phases for phases in again] == [True, False]
     none = step_on(fsdp_config={"sharding_strategy": "NO_SHARD"})
     assert kinds_of(none) == {"forward": set(), "update": set()}
 

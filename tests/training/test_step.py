@@ -161,10 +161,10 @@ def test_data_parallel_sums_gradients_in_a_bucket() -> None:
 @pytest.mark.parametrize("stage", [1, 2])
 def test_the_state_is_split_by_zero_1_and_2(stage: int) -> None:
     step = make_step(ml.NumpyBackend(ml.Mesh(data=4)), {"zero": stage})
-    assert kinds(step, "forward") == []
+    assert kinds(step, "forward") == [("all_gather", ("data",))]  # once, for both phases
     assert kinds(step, "backward") == [("reduce_scatter", ("data",))]
-    assert kinds(step, "update") == [("all_gather", ("data",))]
-    assert step.shardings["up.weight"].spec == P(None, None)
+    assert kinds(step, "update") == []
+    assert step.shardings["up.weight"].spec == P("data", None)
     assert step.shardings["optimizer.trace.up.weight"].spec == P("data", None)
 
 
@@ -337,8 +337,14 @@ def test_what_a_step_refuses() -> None:
             ml.train_step(model(), backend, optimizer or Momentum(), **options)  # type: ignore[arg-type]
         return str(raised.value)
 
-    assert refusal(ml.OptionError, zero=4) == "zero=4 is no stage of ZeRO; give 0, 1, 2 or 3"
-    assert refusal(ml.OptionError, zero=1.0) == "zero=1.0 is no stage of ZeRO; give 0, 1, 2 or 3"
+    assert (
+        refusal(ml.OptionError, zero=4)
+        == "zero=4 is no stage of ZeRO; give 0, 1, 2 or 3, or 'auto' to train_step()"
+    )
+    assert (
+        refusal(ml.OptionError, zero=1.0)
+        == "zero=1.0 is no stage of ZeRO; give 0, 1, 2 or 3, or 'auto' to train_step()"
+    )
     assert refusal(ml.MeshError, zero=1, zero_axis="dat").startswith(
         "zero_axis: mesh Mesh(data=2) has no axis 'dat'; axes: 'data'; did you mean 'data'?"
     )

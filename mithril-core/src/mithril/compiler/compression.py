@@ -43,7 +43,7 @@ def narrow(program: Program, request: Request, target: Target, options: PlanOpti
     """Return a local program that gathers parameters at rest in the dtype that was asked for."""
     hardware = target.within(program.mesh).hardware if program.mesh.devices else target.hardware
     parameters = (name for name in request.parameters if name in request.layouts)
-    resting = {name for name in parameters if request.layouts[name].resting is not None}
+    resting = {name for name in parameters if request.layouts[name].is_brought}
     return narrow_gathers(program, resting, options.gather, hardware)
 
 

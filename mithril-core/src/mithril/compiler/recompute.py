@@ -56,7 +56,9 @@ def plan_recomputed(
     if asked.is_solved:
         wait = partial(wait_at_once, target=target, asked=options.overlap)
         return plan_within(parts, asked, finish, wait, target, request.donated)
-    found = [rewrite_program(program, drop_in_layers(program, asked)) for program in programs]
+    layouts = request.layouts.items()
+    once = [name for name, layout in layouts if layout.is_brought and layout.rests is None]
+    found = [rewrite_program(program, drop_in_layers(program, asked, once)) for program in programs]
     plan = finish(parts.plan_with([item.program for item in found]))
     layers = describe_policy(programs, found, target.hardware)
     policy = MemoryPolicy(

@@ -80,7 +80,9 @@ def read_zero(stage: object, axes: str | Sequence[str] | None, mesh: Mesh) -> Ze
     """
     stage = to_python(stage)
     if not isinstance(stage, int) or isinstance(stage, bool) or stage not in STAGES:
-        raise OptionError(f"zero={stage!r} is no stage of ZeRO; give 0, 1, 2 or 3")
+        raise OptionError(
+            f"zero={stage!r} is no stage of ZeRO; give 0, 1, 2 or 3, or 'auto' to train_step()"
+        )
     if axes is not None and not stage:
         raise OptionError(f"zero_axis={axes!r} has no effect without zero=; say which stage, too")
     names = _read_axes(axes)

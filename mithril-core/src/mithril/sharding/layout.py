@@ -73,6 +73,14 @@ class Layout:
         """How an input lies when it arrives from where it rests, if it does."""
         return None if self.rests is None else self.existing or self.rests
 
+    @property
+    def is_brought(self) -> bool:
+        """Whether an input lies otherwise between programs than it is computed with."""
+        lies = self.existing
+        return self.rests is not None or (
+            lies is not None and self.computed is not None and lies != self.computed
+        )
+
     def arrival(self, mesh: Mesh, rank: int) -> Sharding:
         """Return how an input arrives on a mesh that its shardings are on; a free one, whole."""
         whole = Sharding.replicated(mesh, rank)

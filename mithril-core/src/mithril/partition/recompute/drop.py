@@ -15,22 +15,25 @@ from dataclasses import dataclass
 from mithril.ir import Graph, Node, Value
 from mithril.mesh import MICRO
 from mithril.partition.recompute.asked import Recompute
-from mithril.partition.recompute.kept import find_brought, find_kept
+from mithril.partition.recompute.kept import find_brought, find_gathered, find_kept
 from mithril.partition.recompute.layers import LayerOf, find_layers, match_layers
 from mithril.partition.recompute.residuals import split_phases
 from mithril.plan import Program
 
 
-def drop_in_layers(program: Program, asked: Recompute) -> frozenset[Value]:
+def drop_in_layers(
+    program: Program, asked: Recompute, once: Collection[str] = ()
+) -> frozenset[Value]:
     """Return the values of a local program that are dropped because layers are recomputed.
 
     Args:
         program: forward and backward.
         asked: which layers, and which collectives are not repeated.
+        once: names of inputs that are gathered once, for both phases.
     """
     is_last_kept = MICRO not in program.mesh.sizes
     dropped = frozenset(_Layers(asked, is_last_kept).drop(program.graph))
-    return dropped - find_kept(program, asked)
+    return dropped - find_kept(program, asked) - find_gathered(program.graph, once)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

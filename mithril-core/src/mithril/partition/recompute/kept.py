@@ -7,7 +7,7 @@ and what a collective has brought that shall not run again. What only brings an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from mithril.ir import Graph, Node, Value
 from mithril.ir.rewrite import all_nodes, regions
@@ -31,20 +31,36 @@ def find_kept(program: Program, asked: Recompute) -> frozenset[Value]:
     return frozenset((*_list_once(program), *_list_exchanged(program, asked)))
 
 
-def find_brought(graph: Graph, nodes: Sequence[Node]) -> frozenset[Value]:
+def find_brought(
+    graph: Graph, nodes: Sequence[Node], inputs: Collection[Value] | None = None
+) -> frozenset[Value]:
     """Return what is an input in another form or place: cast, reshaped, gathered, cut.
 
     Args:
         graph: the inputs are of it.
         nodes: some of its nodes, in order.
+        inputs: some of its inputs; None for all.
     """
-    fixed = find_fixed(graph)
-    found = set(graph.inputs)
+    fixed, given = find_fixed(graph), graph.inputs if inputs is None else inputs
+    found = set(given)
     for node in nodes:
         others = [value for value in node.inputs if value not in fixed]
         if len(others) == 1 and others[0] in found and _only_brings(node):
             found.update(node.outputs)
-    return frozenset(found.difference(graph.inputs))
+    return frozenset(found.difference(given))
+
+
+def find_gathered(graph: Graph, names: Collection[str]) -> frozenset[Value]:
+    """Return what gathers bring of some inputs.
+
+    Args:
+        graph: of a local program.
+        names: of these inputs.
+    """
+    inputs = [value for value in graph.inputs if value.name in names]
+    brought = find_brought(graph, graph.nodes, inputs) if inputs else frozenset()
+    gathers = (node for node in graph.nodes if isinstance(node.op, AllGather))
+    return frozenset(v for node in gathers for v in node.outputs if v in brought)
 
 
 def find_gathered_axes(program: Program) -> frozenset[str]:
@@ -94,4 +110,4 @@ def _only_brings(node: Node) -> bool:
     return isinstance(op, Cast | Movement | TakeShard)
 
 
-__all__ = ["find_brought", "find_gathered_axes", "find_kept"]
+__all__ = ["find_brought", "find_gathered", "find_gathered_axes", "find_kept"]

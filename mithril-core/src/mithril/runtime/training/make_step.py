@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mithril.compiler import PlanOptions
 from mithril.compiler.collector import pause_collector
 from mithril.compiler.compression_options import check_names, read_compression
 from mithril.compiler.options import refuse_of_other
@@ -31,6 +32,7 @@ from mithril.runtime.compiling import compile
 from mithril.runtime.offload_options import read_state_arena
 from mithril.runtime.specification import TensorSpec
 from mithril.runtime.strategy.apply import Applied, refuse_other
+from mithril.runtime.training.choose_zero import AUTO, choose_stage
 from mithril.runtime.training.diloco import DilocoStep
 from mithril.runtime.training.loss_scale import LossScale, read_loss_scale
 from mithril.runtime.training.optimizer import (
@@ -40,7 +42,7 @@ from mithril.runtime.training.optimizer import (
 from mithril.runtime.training.planner import METRICS, StepPlanner
 from mithril.runtime.training.replicas import cut_kinds, find_batches
 from mithril.runtime.training.step import TrainStep
-from mithril.runtime.zero import Zero, read_zero
+from mithril.runtime.zero import STAGES, Zero, read_zero
 
 OF_MODELS_ALONE = dict.fromkeys(
     ("inference", "donate", "differentiable", "outputs", "out_shardings"), "leave it out"
@@ -56,7 +58,7 @@ def train_step(
     *,
     loss: str = "loss",
     shapes: Mapping[str, object],
-    zero: int | None = None,
+    zero: int | str | None = None,
     zero_axis: str | Sequence[str] | None = None,
     loss_scale: float | str | None = None,
     metrics: Collection[str] = METRICS,
@@ -77,9 +79,11 @@ def train_step(
         loss: the output that is minimised; its gradient is one.
         shapes: for each input a shape, an array, or a `TensorSpec`, as `compile` takes them.
         zero: what is split over the axis that splits the batch, besides what the model says
-            (ZeRO): 0 nothing, 1 the optimiser's state, 2 gradients, too, which are then split in
-            each micro-batch, not when they are summed over all, 3 parameters, too. By default what
-            `fsdp_config` of the backend says, or 0.
+            (ZeRO): 0 nothing, 1 the optimiser's state, and parameters between steps, which the
+            next forward gathers once, 2 gradients, too, which are then split in each micro-batch,
+            not when they are summed over all, 3 parameters, too, which each phase gathers anew.
+            `auto` takes the one that is predicted to be the fastest of those that fit. By default
+            what `fsdp_config` of the backend says, or 0.
         zero_axis: that mesh axis, or several of them; `data` by default.
         loss_scale: a number that the loss is multiplied with for the backward, so that gradients of
             float16 do not vanish, or `dynamic`: a step whose gradients overflow is left out and
@@ -119,7 +123,9 @@ def train_step(
         zero, zero_axis = Applied(found).merge_zero(zero, zero_axis)
         options["partition_strategy"] = found.without_zero()
     zero = backend.parallelism.zero if zero is None else zero
-    stage, scale = read_zero(zero, zero_axis, backend.mesh), read_loss_scale(loss_scale)
+    is_auto = isinstance(zero, str) and zero == AUTO
+    stage = read_zero(STAGES[-1] if is_auto else zero, zero_axis, backend.mesh)
+    scale = read_loss_scale(loss_scale)
     if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
         options["in_shardings"] = _join_shardings(shapes, options.get("in_shardings"))
     arena = read_state_arena(offload_optimizer, options, backend)
@@ -142,8 +148,24 @@ def train_step(
     check_names(compression, compiled.parameters)
     _check_compression(compression, optimizer, loss_scale)
 
+    if isinstance(optimizer, Diloco) and is_auto:
+        raise OptionError(
+            f"zero='{AUTO}' is given with ml.optim.diloco, whose parts are timed apart; say a stage"
+        )
+
     def make(laid: CompiledModel) -> TrainStep | DilocoStep:
-        return _make(laid, optimizer, loss, shapes, stage, scale, compression, arena, metrics)
+        def make_with(zero: Zero, is_strict: bool) -> Any:
+            plan = replace(laid.settings.plan, compression=compression)
+            plan = replace(plan, strict_memory=plan.strict_memory or is_strict)
+            return _make(laid, optimizer, loss, shapes, zero, scale, plan, arena, metrics)
+
+        knows_memory = backend.hardware.memory_bytes is not None
+        made: TrainStep | DilocoStep = (
+            choose_stage(make_with, stage, knows_memory=knows_memory)
+            if is_auto
+            else make_with(stage, False)
+        )
+        return made
 
     if not compiled.settings.lays_axes:
         return make(compiled)
@@ -159,12 +181,12 @@ def _make(
     shapes: Mapping[str, object],
     stage: Zero,
     scale: LossScale | None,
-    compression: Compression,
+    plan: PlanOptions,
     arena: str | None,
     metrics: Collection[str],
 ) -> TrainStep | DilocoStep:
     """Return the step of a compiled model, whose axes lie as they shall; see `train_step`."""
-    whole, plan_options = compiled, replace(compiled.settings.plan, compression=compression)
+    whole = compiled
     compiled = compiled.keeping_all()  # a memory budget is that of the step
     kinds = compiled.read_kinds(shapes)
     rule = optimizer if isinstance(optimizer, Diloco) else None
@@ -187,8 +209,10 @@ def _make(
     given = dict(zip(compiled.inputs, kinds, strict=True))
     planner = StepPlanner(
         compiled, check_optimizer(rule.inner if rule else optimizer), loss, given, stage, scale,
-        plan_options, arena, _read_metrics(metrics),
+        plan, arena, _read_metrics(metrics),
     )  # fmt: skip
+    if stage.stage in (1, 2):  # a step gathers them once; an evaluation, as it needs them
+        compiled = compiled.resting(stage, kinds)
     step = TrainStep(compiled, planner, scale)
     if rule is None:
         return step

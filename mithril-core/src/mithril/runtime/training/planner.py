@@ -95,6 +95,7 @@ class StepPlanner:
     ) -> None:
         self._arena, self._metrics = arena, metrics
         self._replicas: Replicas | None = None
+        self._notes: tuple[str, ...] = ()
         self._compiled = compiled
         self._options = options
         self._backend = compiled.backend
@@ -120,6 +121,12 @@ class StepPlanner:
         made = copy(self)
         made._replicas = replicas
         made.first = [whole[name] for name in self.inputs]
+        return made
+
+    def with_note(self, note: str) -> StepPlanner:
+        """Return a planner of the same steps, whose readers are told something more."""
+        made = copy(self)
+        made._notes = (*self._notes, note)
         return made
 
     def bind(self, kinds: Sequence[Kind], steps: int | None = None) -> Bound[StepSource]:
@@ -157,7 +164,7 @@ class StepPlanner:
             donated=frozenset(source.kept),
             on_host=self.list_on_host(state),
             stacked=traced.stacked,
-            notes=(*request.notes, *self._note_zero(state)),
+            notes=(*request.notes, *self._notes, *self._note_zero(state)),
         )
         options = self.plan_options
         if steps is not None:
@@ -283,7 +290,7 @@ class StepPlanner:
         if layout.resting is not None:
             return layout, layout.resting
         computed, home = self._zero.find_home(layout, type, self._backend.mesh, stacked)
-        return replace(layout, arrives=layout.existing or computed), home
+        return replace(layout, arrives=home, computed=computed), home
 
 
 def _keep_compression(bound: Bound[StepSource]) -> Bound[StepSource]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -58,10 +59,20 @@ class TrainStep:
         self.inputs = planner.inputs
         self._planner, self._scale = planner, loss_scale
         self._bindings: Bindings[int | None, StepSource] = Bindings(KEPT)
-        self._latest = planner.bind(planner.first)
-        self._bindings.keep(None, [kind.said for kind in planner.first], self._latest)
+        self._keep_first(planner.bind(planner.first))
         self._forms: LRUCache[Bound[StepSource], StateForm] = LRUCache(KEPT)
         self._warmup = Warmup(planner.warmups)
+
+    def _keep_first(self, bound: Bound[StepSource]) -> None:
+        """Have a step for the batches that were said at first."""
+        self._latest = bound
+        self._bindings.keep(None, [kind.said for kind in self._planner.first], bound)
+
+    def add_note(self, note: str) -> None:
+        """Have readers of the plans told something more, before the first step."""
+        self._planner, plan = self._planner.with_note(note), self._latest.plan
+        plan = replace(plan, notes=(*plan.notes, note))
+        self._keep_first(replace(self._latest, plan=plan))
 
     # ------------------------------------------------------------------ what the plan tells
 
