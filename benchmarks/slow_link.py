@@ -3,14 +3,15 @@
 The model is a GPT, trained with AdamW on 2 or 4 ranks whose loopback passes a token bucket
 (`network.py`). `DistributedDataParallel` with its own size of buckets and with 1, 2, 5 and 25 MiB;
 with `fp16_compress_hook`, and with `powerSGD_hook`; FSDP2 with blocks gathered ahead. Mithril has the
-profile of the machine with the speed of the link, and chooses by itself; the same with sizes of
-buckets and orders of its own, for what is chosen to be held against; what each of them is predicted
-to gain stands beside what it gains.
+profile of the machine with the speed of the link, and chooses by itself (`zero="auto"`), whether one
+sum of gradients or parts that are scattered and gathered, which are as many bytes; the same with
+stages, sizes of buckets and orders of its own, for what is chosen to be held against; what each of
+them is predicted to gain stands beside what it gains.
 
 Losses of the first steps are compared before anything is timed. What is hidden of communication is
 the time of a step without communication, and of the collectives by themselves, less that of the
-step. More than the collectives cannot be, nor more than what is computed from the first gradient to
-the last, so it is held against the lesser of the two.
+step. More than the collectives cannot be, nor more than what is computed from the first that is sent
+to the last gradient, so it is held against the lesser of the two.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ OF_DDP, OF_BEST, HIDDEN, OF_GAINS = 0.95, 1.0, 0.7, 0.25
 PREDICTED = "predicted "
 """What the names of predictions begin with, among times."""
 BESIDE = "share of computing"
-"""From the first gradient to the last one."""
+"""From what is sent first to the last gradient."""
 APART = ("computing alone", "collectives alone")
 """What a step is made of."""
 OTHERS = ("zero 3", "zero 3, direct", "fp16", "powersgd")
@@ -114,7 +115,9 @@ def run_rank(given: argparse.Namespace) -> int:
     from benchmarks.slow_link_torch import contestants
     from benchmarks.torch_sides import hand_in, together
 
-    functions, predicted = contestants(read_case(given), given.ranks, given.rate, given.sides)
+    functions, predicted = contestants(
+        read_case(given), given.ranks, given.rate, given.sides, given.hardware
+    )
     times = interleave(functions, given.rounds, WARM_UP, ready=together)
     hand_in({**times, **predicted}, given.times)
     return 0
@@ -127,6 +130,7 @@ def in_job(given: argparse.Namespace) -> Times:
     passed = ["--ranks", given.ranks, "--width", given.width, "--rounds", given.rounds]
     passed += ["--seed", given.seed, "--sides", *given.sides]
     passed += [] if given.batch is None else ["--batch", given.batch]
+    passed += [] if given.hardware is None else ["--hardware", given.hardware]
     passed += [] if given.rate is None else ["--rate", given.rate]
     with limit(given.rate) as inside:
         return run_job("benchmarks.slow_link", given.ranks, [*map(str, passed)], inside)
@@ -139,6 +143,7 @@ def read() -> argparse.Namespace:
     """Return what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", help="of the link, such as 200mbit or 1gbit; none without")
+    parser.add_argument("--hardware", help="a profile of `mithril calibrate --out`, for all ranks")
     parser.add_argument("--ranks", type=int, choices=(2, 4), default=2)
     parser.add_argument("--width", choices=SIZES, default="256")
     parser.add_argument("--batch", type=int, help="samples, instead of what the width has")

@@ -27,13 +27,21 @@ from benchmarks.training_torch import by_hand, fused, make_module, mean_of, read
 
 CAPS = (1, 2, 5, 25)
 """MiB of a bucket."""
-OWN: Mapping[str, dict[str, Any]] = {
+COMMUNICATING: Mapping[str, dict[str, Any]] = {
     **{f"{cap} MiB": {"fusion_bytes": cap << 20} for cap in CAPS},
     "no overlap": {"overlap_communication": False},
     "in buckets": {"communication_overlap_strategy": "bucket"},
     "not fused": {"all_reduce_fusion": False},
 }
-"""Strategies of Mithril that one can ask for."""
+OWN: Mapping[str, dict[str, Any]] = {
+    "zero 0": {"zero": 0},
+    **{f"zero 0, {name}": {"zero": 0, **options} for name, options in COMMUNICATING.items()},
+    "zero 1": {"zero": 1},
+    "zero 1, 2 MiB": {"zero": 1, "fusion_bytes": 2 << 20},
+    "zero 1, in buckets": {"zero": 1, "communication_overlap_strategy": "bucket"},
+}
+"""Strategies of Mithril that one can ask for, all of which send as many bytes."""
+AUTO = "auto"
 RANK = 2
 """Of the matrices that PowerSGD sends."""
 
@@ -42,7 +50,11 @@ Peer = Callable[[Any], tuple[Any, Any]]
 
 
 def contestants(
-    case: Case, ranks: int, rate: str | None, sides: Collection[str]
+    case: Case,
+    ranks: int,
+    rate: str | None,
+    sides: Collection[str],
+    hardware: str | None = None,
 ) -> tuple[Functions, Times]:
     """Return the contestants of a rank of a job, and the seconds predicted for Mithril's steps.
 
@@ -51,9 +63,10 @@ def contestants(
         ranks: how many there are.
         rate: of the link.
         sides: which of them are timed.
+        hardware: a file with the profile of the machine; None for what is known of its kind.
     """
     backend = ml.TorchBackend(  # which starts the group of processes
-        ml.Mesh(data=ranks), device="cpu"
+        ml.Mesh(data=ranks), device="cpu", hardware=hardware
     )
     backend.hardware = behind(backend.hardware, rate, ranks)
     mine = tuple(x.chunk(ranks)[dist.get_rank()] for x in read_inputs(case))
@@ -73,7 +86,7 @@ def contestants(
             own = iter(losses)
             check(lambda own=own: next(own), mean_of(found[peer], ranks), peer, dtype)
 
-    ours = Ours(backend, case)
+    ours = Ours(backend, case, AUTO)
     add("mithril", ours, dict(list_ddp()) if "ddp" in sides else {})
     if "own" in sides:
         for name, options in OWN.items():
@@ -96,8 +109,8 @@ def contestants(
         add_own("mithril, zero 3, direct", direct)
     if "hidden" in sides:
         found["computing alone"] = Ours(ml.TorchBackend(device="cpu"), share(case, ranks)).step
-        found["collectives alone"] = collectives_of(ours.run.plan)
-        apart = Ours(backend, case, all_reduce_fusion=False).run.plan
+        found["collectives alone"] = collectives_of(Ours(backend, case).run.plan)
+        apart = Ours(backend, case, AUTO, all_reduce_fusion=False).run.plan
         predicted[PREDICTED + BESIDE] = [find_share_beside(apart.timeline(backend.hardware))]
     return found, predicted
 
@@ -156,16 +169,19 @@ def share(case: Case, ranks: int) -> Case:
 
 
 def find_share_beside(timeline: PlanTimeline) -> float:
-    """Return the share of computing that is left of the backward once the first sum may start."""
+    """Return the share of computing that is left of both phases once something may be sent."""
     (row, *_) = timeline.rows
     first = min(event.start for event in row.events if event.stream == COMMUNICATION)
     computing = [event for event in row.events if event.stream == COMPUTE]
-    left = (x for x in computing if x.phase == Phase.backward and x.start >= first)
+    left = (x for x in computing if x.phase != Phase.update and x.start >= first)
     return sum(x.end - x.start for x in left) / sum(x.end - x.start for x in computing)
 
 
 def collectives_of(plan: ml.Plan) -> Callable[[], None]:
-    """Return a function that makes the all-reduces of a plan, one after the other."""
+    """Return a function that makes the all-reduces of a plan, one after the other.
+
+    Each sends what is scattered and gathered in a plan whose state is split, too.
+    """
     rows = [row for row in plan.collectives() if row.kind == "all_reduce"]
     buffers = [torch.ones(row.bytes // 4) for row in rows]
 

@@ -112,11 +112,13 @@ class Ours:
     Args:
         backend: where it runs.
         case: what is trained.
-        zero: stage of ZeRO.
+        zero: stage of ZeRO, or `auto`.
         options: further ones of `train_step`.
     """
 
-    def __init__(self, backend: ml.Backend, case: Case, zero: int = 0, **options: Any) -> None:
+    def __init__(
+        self, backend: ml.Backend, case: Case, zero: int | str = 0, **options: Any
+    ) -> None:
         split = ml.P("data") if "data" in backend.mesh.names else ml.P()
         data = case.data()
         self.batch = {name: backend.array(x, sharding=split) for name, x in data.items()}

@@ -1,7 +1,8 @@
 """Collectives and messages that PyTorch issued, compared with a plan: kind, mesh axes and bytes.
 
 Gloo has no reduce_scatter: there an all_to_all of as many bytes over the same axes carries it out,
-in which a process sends nothing to itself. Between two it looks like a permute of half of them.
+in which a process sends nothing to itself. Between two it looks like a permute of half of them. An
+all_gather is messages between all pairs there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mithril.spi import (
     Transfer,
     find_issued,
 )
-from mithril.spi.ops import SEND, AllToAll, Permute, ReduceScatter, class_of, collectives
+from mithril.spi.ops import SEND, AllGather, AllToAll, Permute, ReduceScatter, class_of, collectives
 
 from mithril_torch.program.rank_steps import RankSteps
 
@@ -51,6 +52,8 @@ def to_plan_row(observed: Mapping[str, Any]) -> IssuedRow:
             nbytes = nbytes * group // (group - 1)  # with what stays
         else:
             kind = Permute.name
+    if kind == AllGather.name and observed["partners"] < group - 1:
+        kind = SEND  # messages, of which some are missing
     if kind in collectives():
         nbytes = class_of(kind).to_counted_bytes(nbytes, group)
     return kind, tuple(observed["axes"]), nbytes

@@ -27,6 +27,7 @@ from mithril_torch.executors.pool.messages import SMALL, Message, encode
 from mithril_torch.executors.pool.recorder import record_collectives
 from mithril_torch.program import runtime_library
 from mithril_torch.program.runtime_library.exchange_layout import flatten_row
+from mithril_torch.program.runtime_library.groups import GROUPS
 from mithril_torch.program.runtime_library.point_to_point import MESSAGES, SENDS
 
 LONGEST = 2000
@@ -218,7 +219,9 @@ class MessageHandler:
             for g in groups
             if g.group_desc != SENDS
         }
-        return {"counts": {**counts, **self._count_messages()}}, b""
+        found = (group for group in GROUPS.values() if group is not None)
+        gathered = {f"gathered over {group.name}": group.gathered for group in found}
+        return {"counts": {**counts, **gathered, **self._count_messages()}}, b""
 
     def _count_messages(self) -> dict[str, int]:
         """Return how many messages went from rank to rank; both ends tell the same if all is well.

@@ -16,6 +16,9 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mithril_torch.program.runtime_library.point_to_point import SENDS
+
+GATHERED = "all_gather_by_messages"
 NAMESPACES = ("c10d", "_c10d_functional")
 NOT_COLLECTIVE = ("wait_tensor", "check_for_nan", "_wrap_tensor_autograd")
 
@@ -40,7 +43,8 @@ class Recorder(TorchDispatchMode):
     puts in (or gets, if split sizes say that this is more), `dtype`, `shape` (of the first tensor
     that is put in), `partners` (how many of the ranks its split sizes give something, the most of
     sent and received; all where there are none), `peer` (of a message, the rank it goes to or comes
-    from), its `tag`, and `step` of the program.
+    from), its `tag`, and `step` of the program. The messages of one gather over mesh axes are one
+    row, whose `partners` are those that each went to and came from.
     """
 
     @classmethod
@@ -54,6 +58,8 @@ class Recorder(TorchDispatchMode):
     def __init__(self, step: memoryview) -> None:
         super().__init__()
         self.rows: list[dict[str, Any]] = []
+        self._gather: tuple[str, int] | None = None
+        self._ways: set[tuple[str, int]] = set()
         self._step = step
 
     def __torch_dispatch__(
@@ -67,9 +73,21 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         space, _, name = func._schema.name.partition("::")
         if space in NAMESPACES and name not in NOT_COLLECTIVE:
-            self.rows.append(self._row(name, func._schema, args, kwargs))
+            self._add(self._row(name, func._schema, args, kwargs))
         call: Callable[..., Any] = func
         return call(*args, **kwargs)
+
+    def _add(self, row: dict[str, Any]) -> None:
+        """Keep a row, or count a message to what it is a part of."""
+        if row["tag"] is None or row["axes"] == [SENDS]:
+            self.rows.append(row)
+            return
+        gather = row["group"], row["tag"]
+        if gather != self._gather:
+            self._gather, self._ways = gather, set()
+            self.rows.append({**row, "op": GATHERED, "peer": None, "tag": None})
+        self._ways.add((row["op"], row["peer"]))
+        self.rows[-1]["partners"] = len(self._ways) // 2
 
     def _row(
         self, name: str, schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

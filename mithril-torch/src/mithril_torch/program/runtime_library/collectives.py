@@ -30,6 +30,8 @@ from mithril_torch.program.runtime_library.exchange_layout import (
 )
 from mithril_torch.program.runtime_library.groups import Group
 
+TAGS = 1 << 16
+"""How many gathers over a group may be on their way at once."""
 COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
@@ -115,8 +117,10 @@ def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending
     settle_begun(group)
     flat = flatten_operands(operands)
     parts = flat.new_empty((group.size, flat.numel()))
-    work = None
-    if flat.numel():
+    work: Any = None
+    if flat.numel() and not group.gathers and flat.device.type == "cpu":
+        work = send_to_all(group, flat, parts)
+    elif flat.numel():
         work = dist.all_gather_single(
             flatten_elements(parts),
             flatten_elements(flat),
@@ -124,6 +128,31 @@ def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending
             async_op=True,
         )
     return Pending(work, join_operands, group, parts, [x.shape for x in operands], dimension)
+
+
+def send_to_all(group: Group, row: torch.Tensor, rows: torch.Tensor) -> Messages:
+    """Send a row to all others of a group, and receive theirs where they stand among the rows."""
+    group.gathered += 1
+    tag, own = group.gathered % TAGS, flatten_elements(row)
+    rows[group.place].copy_(row)
+    works = []
+    for step in range(1, group.size):
+        source = (group.place - step) % group.size
+        works.append(group.process_group.recv([flatten_elements(rows[source])], source, tag))
+        works.append(group.process_group.send([own], (group.place + step) % group.size, tag))
+    return Messages(works)
+
+
+class Messages:
+    """Messages that are on their way together."""
+
+    def __init__(self, works: list[Any]) -> None:
+        self.works = works
+
+    def wait(self) -> None:
+        """Wait until all have come and gone."""
+        for work in self.works:
+            work.wait()
 
 
 def reduce_scatter(

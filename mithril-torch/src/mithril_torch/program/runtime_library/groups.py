@@ -26,8 +26,11 @@ class Group:
         # Where in PyTorch's order the members stand; None where both orders agree.
         self.places = None if ascending == ranks else [ascending.index(r) for r in ranks]
         self.place = self.index if self.places is None else self.places[self.index]
-        # PyTorch makes a reduce_scatter over Gloo of an all_reduce, which sends twice the bytes.
+        # PyTorch makes a reduce_scatter over Gloo of an all_reduce, which sends twice the bytes. In
+        # an all_gather Gloo has parts go around a ring, which takes longer than messages to a few.
         self.scatters = dist.get_backend(process_group) != "gloo"
+        self.gathers = self.scatters or self.size > 8
+        self.gathered = 0
         self.begun: list[Any] = []  # exchanges whose buffers are still needed
 
 

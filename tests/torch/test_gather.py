@@ -1,0 +1,106 @@
+"""What an all_gather is over Gloo: messages between all pairs of a small group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mithril as ml
+import numpy as np
+import pytest
+import torch
+from mithril_torch.executors.observed import to_plan_row
+from mithril_torch.program.runtime_library.collectives import all_gather
+
+
+class Message:
+    """One that has arrived, or left."""
+
+    waited = 0
+
+    def wait(self) -> None:
+        """Count that it was waited for."""
+        Message.waited += 1
+
+
+class Mailbox:
+    """A process group in which what others send is a multiple of what this process does."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, int]] = []
+        self.own: torch.Tensor | None = None
+        self.asked: list[tuple[torch.Tensor, int]] = []
+
+    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Message:
+        """Remember what went where."""
+        self.own = tensors[0]
+        self.sent.append((rank, tag))
+        return Message()
+
+    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Message:
+        """Fill what is asked for with the number of the process that sends it."""
+        tensors[0].fill_(rank)
+        return Message()
+
+
+class Members:
+    """Processes of Gloo."""
+
+    scatters, gathers, gathered = False, False, 0
+
+    def __init__(self, size: int, place: int, places: list[int] | None = None) -> None:
+        self.size, self.place, self.index, self.places = size, place, place, places
+        self.process_group = Mailbox()
+        self.begun: list[Any] = []
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_each_part_is_where_its_process_stands(place: int) -> None:
+    group: Any = Members(4, place)
+    pending = all_gather(group, torch.full((2, 3), float(place)), dimension=1)
+    assert sorted(rank for rank, _ in group.process_group.sent) == sorted({0, 1, 2, 3} - {place})
+    Message.waited = 0
+    made = pending.wait()
+    assert Message.waited == 6  # what is sent belongs to the caller again, too
+    assert torch.equal(made, torch.arange(4.0).repeat_interleave(3).expand(2, 12))
+
+
+def test_places_of_a_mesh_may_be_in_another_order() -> None:
+    group: Any = Members(3, 0, [2, 0, 1])
+    made = all_gather(group, torch.zeros(1), dimension=0).wait()
+    assert made.tolist() == [2.0, 0.0, 1.0]
+
+
+def test_several_values_travel_together_and_each_gather_has_a_tag() -> None:
+    group: Any = Members(2, 0)
+    first = all_gather(group, torch.zeros(2), torch.zeros(1, 2), dimension=0)
+    second = all_gather(group, torch.zeros(0), dimension=0)
+    third = all_gather(group, torch.zeros(1), dimension=0)
+    assert len({tag for _, tag in group.process_group.sent}) == 2
+    assert [x.tolist() for x in first.wait()] == [[0, 0, 1, 1], [[0, 0], [1, 1]]]
+    assert second.wait().tolist() == []
+    assert third.wait().tolist() == [0, 1]
+
+
+def test_it_is_told_as_a_gather_if_all_took_part() -> None:
+    row = {"op": "all_gather_by_messages", "ranks": [0, 1, 2], "axes": ["data"], "bytes": 8}
+    assert to_plan_row({**row, "partners": 2}) == ("all_gather", ("data",), 24)
+    assert to_plan_row({**row, "partners": 1}) == ("send", ("data",), 8)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_was_carried_out_is_the_plan(ranks: int) -> None:
+    backend = ml.TorchBackend(ml.Mesh(data=ranks), device="cpu")
+    model = ml.Linear(6, bias=False)
+    shapes = {"input": ml.TensorSpec((6, 8), "float32", ml.P("data"))}
+    compiled = ml.compile(model, backend, shapes=shapes, at_rest={"weight": ml.P("data")})
+    x = np.arange(48, dtype=np.float32).reshape(6, 8)
+    weight = np.arange(48, dtype=np.float32).reshape(6, 8)
+    params = {"weight": backend.array(weight, sharding=ml.P("data"))}
+    given = {"input": backend.array(x, sharding=ml.P("data"))}
+    executed: list[object] = []
+    for _ in range(2):
+        executed.clear()
+        outputs = compiled.evaluate(params, given, observe=lambda told: executed.append(told.row))
+        np.testing.assert_array_equal(outputs["output"].numpy(), x @ weight.T)
+    assert tuple(executed) == compiled.plan.list_issued()
+    assert [row[0] for row in compiled.plan.list_issued()] == ["all_gather"]
