@@ -21,6 +21,7 @@ from mithril_torch.program.runtime_library.exchange_layout import (
     NATIVE_DTYPES,
     flatten_elements,
     flatten_operands,
+    is_cut_in_rows,
     join_operands,
     part_shape,
     split_operands,
@@ -219,6 +220,12 @@ def split_apart(
         return rows, None
     sizes = [x.numel() // group.size for x in operands]
     rows = operands[0].new_empty((group.size, sum(sizes)))
+    if is_cut_in_rows(group, dimension):
+        cuts = [x.reshape(group.size, -1) for x in operands]
+        torch.cat([cut[:place] for cut in cuts], 1, out=rows[:place])
+        torch.cat([cut[place + 1 :] for cut in cuts], 1, out=rows[place:last])
+        torch.cat([cut[place] for cut in cuts], out=rows[last])
+        return rows[:-1], rows[-1]
     for x, row in zip(operands, rows.split(sizes, 1), strict=True):
         parts = view_parts(group, x, dimension)
         cut = row.unflatten(1, parts.shape[1:])

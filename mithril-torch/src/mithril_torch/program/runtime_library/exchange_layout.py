@@ -31,12 +31,23 @@ def split_operands(
     """Return a row for each process with its parts of the operands, one after another."""
     if len(operands) == 1:
         return split_parts(group, operands[0], dimension).flatten(1)
+    if is_cut_in_rows(group, dimension):
+        return torch.cat([x.reshape(group.size, -1) for x in operands], 1)
     sizes = [x.numel() // group.size for x in operands]
     rows = operands[0].new_empty((group.size, sum(sizes)))
     for x, row in zip(operands, rows.split(sizes, 1), strict=True):
         parts = view_parts(group, x, dimension)
         row.unflatten(1, parts.shape[1:]).copy_(parts)
     return rows
+
+
+def is_cut_in_rows(group: Group, dimension: int) -> bool:
+    """Whether the parts of a tensor lie behind one another in memory, in PyTorch's order.
+
+    Then one call brings those of several operands into rows, or out of them, which costs less than
+    a copy of each.
+    """
+    return dimension == 0 and group.places is None
 
 
 def split_parts(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:
@@ -64,7 +75,14 @@ def join_operands(
     group: Group, parts: torch.Tensor, shapes: list[torch.Size], dimension: int
 ) -> Any:
     """Return operands of some shapes, of which each row has one part, joined along a dimension."""
-    cuts = parts.split([shape.numel() for shape in shapes], 1)
+    sizes = [shape.numel() for shape in shapes]
+    if len(shapes) > 1 and is_cut_in_rows(group, dimension):
+        copies = torch.split_with_sizes_copy(parts, sizes, 1)
+        return tuple(
+            copy.view(group.size * shape[0], *shape[1:])
+            for copy, shape in zip(copies, shapes, strict=True)
+        )
+    cuts = parts.split(sizes, 1)
     made = tuple(
         join_parts(group, cut.unflatten(1, shape), dimension).contiguous()
         for cut, shape in zip(cuts, shapes, strict=True)
