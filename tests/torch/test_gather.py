@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 from mithril_torch.executors.observed import to_plan_row
-from mithril_torch.program.runtime_library.collectives import all_gather
+from mithril_torch.program.runtime_library.gathers import APART, all_gather
+
+from tests.torch.test_memory import count_peak
 
 
 class Message:
@@ -79,6 +81,21 @@ def test_several_values_travel_together_and_each_gather_has_a_tag() -> None:
     assert [x.tolist() for x in first.wait()] == [[0, 0, 1, 1], [[0, 0], [1, 1]]]
     assert second.wait().tolist() == []
     assert third.wait().tolist() == [0, 1]
+
+
+def test_large_parts_arrive_where_they_belong() -> None:
+    """Small ones in one buffer; each is in its place in any order."""
+    group: Any = Members(3, 1)
+    size = APART // 4
+    given = [torch.full((2,), 1.0), torch.full((size, 1), 1.0), torch.full((1, 2), 1.0)]
+    most, _ = count_peak(lambda: all_gather(group, *given, dimension=0).wait())
+    assert most < 3 * APART + 1000
+    made = all_gather(group, *given, dimension=0).wait()
+    for x, found in zip(given, made, strict=True):
+        expected = torch.cat([torch.full(x.shape, float(rank)) for rank in range(3)])
+        assert torch.equal(found, expected) and found.is_contiguous()
+    turned = all_gather(group, given[1].T, dimension=1).wait()
+    assert torch.equal(turned, torch.arange(3.0).repeat_interleave(size).view(1, -1))
 
 
 def test_it_is_told_as_a_gather_if_all_took_part() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -59,7 +60,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.rows: list[dict[str, Any]] = []
         self._gather: tuple[str, int] | None = None
-        self._ways: set[tuple[str, int]] = set()
+        self._ways: Counter[tuple[str, int]] = Counter()
         self._step = step
 
     def __torch_dispatch__(
@@ -84,9 +85,11 @@ class Recorder(TorchDispatchMode):
             return
         gather = row["group"], row["tag"]
         if gather != self._gather:
-            self._gather, self._ways = gather, set()
+            self._gather, self._ways = gather, Counter()
             self.rows.append({**row, "op": GATHERED, "peer": None, "tag": None})
-        self._ways.add((row["op"], row["peer"]))
+        # What went to, or came from, each of the others is one part.
+        self._ways[row["op"], row["peer"]] += row["bytes"]
+        self.rows[-1]["bytes"] = max(self._ways.values())
         self.rows[-1]["partners"] = len(self._ways) // 2
 
     def _row(

@@ -22,6 +22,7 @@ from mithril_torch.program.runtime_library.channels import *
 from mithril_torch.program.runtime_library.collectives import *
 from mithril_torch.program.runtime_library.convolution import *
 from mithril_torch.program.runtime_library.dynamic_slicing import *
+from mithril_torch.program.runtime_library.gathers import *
 from mithril_torch.program.runtime_library.grouped import *
 from mithril_torch.program.runtime_library.groups import *
 from mithril_torch.program.runtime_library.index import *

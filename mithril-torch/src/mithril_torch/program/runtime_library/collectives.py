@@ -10,7 +10,6 @@ added as wider integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,44 +29,9 @@ from mithril_torch.program.runtime_library.exchange_layout import (
     view_parts,
 )
 from mithril_torch.program.runtime_library.groups import Group
+from mithril_torch.program.runtime_library.pending import Pending, settle_begun
 
-TAGS = 1 << 16
-"""How many gathers over a group may be on their way at once."""
 COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
-
-
-class Pending:
-    """A collective on its way; `wait` returns what it makes, once."""
-
-    def __init__(self, work: Any, finish: Callable[..., Any], *arguments: Any) -> None:
-        self.work = work
-        self.finish: Callable[..., Any] | None = finish
-        self.arguments = arguments
-        self.made: Any = None
-
-    def wait(self) -> Any:
-        """Wait for the data, then put it in its place."""
-        self.settle()
-        made, self.made = self.made, None
-        return made
-
-    def settle(self) -> None:
-        """Do the same, and let go of buffers: what was sent, and what came."""
-        if self.finish is None:
-            return
-        work, self.work = self.work, None
-        if work is not None:
-            work.wait()
-        del work
-        finish, arguments = self.finish, self.arguments
-        self.finish, self.arguments = None, ()
-        self.made = finish(*arguments)
-
-    def is_settled(self) -> bool:
-        """Whether there is nothing left to do; what has arrived is put in its place first."""
-        if self.finish is not None and self.work is not None and self.work.is_completed():
-            self.settle()
-        return self.finish is None
 
 
 def all_reduce(group: Group, buffer: torch.Tensor, reduction: str) -> Any:
@@ -111,49 +75,6 @@ def from_ordered_integers(buffer: torch.Tensor, keys: torch.Tensor) -> torch.Ten
         return buffer.copy_(keys)  # nothing to do where the integers are the buffer itself
     bits = torch.where(keys < 0, keys ^ torch.iinfo(keys.dtype).max, keys)
     return buffer.copy_(bits.view(torch.float64 if keys.dtype == torch.int64 else torch.float32))
-
-
-def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending:
-    """Join the parts of a group along a dimension; those of several operands in one buffer."""
-    settle_begun(group)
-    flat = flatten_operands(operands)
-    parts = flat.new_empty((group.size, flat.numel()))
-    work: Any = None
-    if flat.numel() and not group.gathers and flat.device.type == "cpu":
-        work = send_to_all(group, flat, parts)
-    elif flat.numel():
-        work = dist.all_gather_single(
-            flatten_elements(parts),
-            flatten_elements(flat),
-            group=group.process_group,
-            async_op=True,
-        )
-    return Pending(work, join_operands, group, parts, [x.shape for x in operands], dimension)
-
-
-def send_to_all(group: Group, row: torch.Tensor, rows: torch.Tensor) -> Messages:
-    """Send a row to all others of a group, and receive theirs where they stand among the rows."""
-    group.gathered += 1
-    tag, own = group.gathered % TAGS, flatten_elements(row)
-    rows[group.place].copy_(row)
-    works = []
-    for step in range(1, group.size):
-        source = (group.place - step) % group.size
-        works.append(group.process_group.recv([flatten_elements(rows[source])], source, tag))
-        works.append(group.process_group.send([own], (group.place + step) % group.size, tag))
-    return Messages(works)
-
-
-class Messages:
-    """Messages that are on their way together."""
-
-    def __init__(self, works: list[Any]) -> None:
-        self.works = works
-
-    def wait(self) -> None:
-        """Wait until all have come and gone."""
-        for work in self.works:
-            work.wait()
 
 
 def reduce_scatter(
@@ -201,11 +122,6 @@ def exchange_parts(
     pending = Pending(work, finish_parts, parts, own, reduction, shapes)
     group.begun.append(pending)
     return pending
-
-
-def settle_begun(group: Group) -> None:
-    """Put in its place what has arrived of what was begun, though nobody waits for it yet."""
-    group.begun = [pending for pending in group.begun if not pending.is_settled()]
 
 
 def split_apart(
@@ -407,6 +323,6 @@ def wait_for_tensor(x: torch.Tensor) -> torch.Tensor:
 
 
 __all__ = [
-    "all_gather", "all_gather_now", "all_reduce", "all_reduce_now", "all_to_all", "all_to_all_now",
+    "all_gather_now", "all_reduce", "all_reduce_now", "all_to_all", "all_to_all_now",
     "permute", "permute_now", "reduce_scatter", "reduce_scatter_now",
 ]  # fmt: skip

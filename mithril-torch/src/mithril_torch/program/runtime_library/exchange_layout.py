@@ -77,7 +77,8 @@ def join_operands(
     """Return operands of some shapes, of which each row has one part, joined along a dimension."""
     sizes = [shape.numel() for shape in shapes]
     if len(shapes) > 1 and is_cut_in_rows(group, dimension):
-        copies = torch.split_with_sizes_copy(parts, sizes, 1)
+        copies = [parts.new_empty((group.size, size)) for size in sizes]
+        torch.split_with_sizes_copy(parts, sizes, 1, out=copies)
         return tuple(
             copy.view(group.size * shape[0], *shape[1:])
             for copy, shape in zip(copies, shapes, strict=True)

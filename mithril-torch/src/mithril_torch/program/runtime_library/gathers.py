@@ -1,0 +1,105 @@
+"""All-gathers, started early and waited for late.
+
+Over Gloo they are messages between all pairs of a group of a few: Gloo itself passes parts on
+around a ring, which takes longer, and into a buffer, from which they would have to be copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from mithril_torch.program.runtime_library.exchange_layout import (
+    flatten_elements,
+    flatten_operands,
+    is_cut_in_rows,
+    join_operands,
+)
+from mithril_torch.program.runtime_library.groups import Group
+from mithril_torch.program.runtime_library.pending import Messages, Pending, settle_begun
+
+AT_ONCE = 1 << 16
+"""How many gathers over a group may be on their way."""
+APART = 128 << 10
+"""Bytes from which on a message costs less than copies into a buffer and out of it."""
+
+
+def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending:
+    """Join the parts of a group along a dimension; those of several operands in one buffer."""
+    settle_begun(group)
+    if not group.gathers and operands[0].device.type == "cpu":
+        return gather_by_messages(group, operands, dimension)
+    flat = flatten_operands(operands)
+    parts = flat.new_empty((group.size, flat.numel()))
+    work = None
+    if flat.numel():
+        work = dist.all_gather_single(
+            flatten_elements(parts),
+            flatten_elements(flat),
+            group=group.process_group,
+            async_op=True,
+        )
+    return Pending(work, join_operands, group, parts, [x.shape for x in operands], dimension)
+
+
+def gather_by_messages(group: Group, operands: tuple[torch.Tensor, ...], dimension: int) -> Pending:
+    """Send the parts of this process to all others; large ones arrive where they belong.
+
+    Where parts lie behind one another in what they make, they need no buffer, and no copy from it.
+    """
+    group.gathered += 1
+    works: list[Any] = []
+    made: list[torch.Tensor | None] = [None] * len(operands)
+    packed = list(range(len(operands)))
+    if is_cut_in_rows(group, dimension):
+        packed = [i for i, x in enumerate(operands) if x.nbytes < APART]
+        for i in sorted({*range(len(operands))} - {*packed}):
+            row = operands[i].contiguous()
+            rows = row.new_empty((group.size, *row.shape))
+            works += send_to_all(group, row, rows)
+            made[i] = rows.flatten(0, 1)
+    few = tuple(operands[i] for i in packed)
+    parts = None
+    if few:
+        flat = flatten_operands(few)
+        parts = flat.new_empty((group.size, flat.numel()))
+        works += send_to_all(group, flat, parts) if flat.numel() else []
+    shapes = [x.shape for x in few]
+    return Pending(Messages(works), finish_gather, group, made, packed, parts, shapes, dimension)
+
+
+def finish_gather(
+    group: Group,
+    made: list[Any],
+    packed: list[int],
+    parts: torch.Tensor | None,
+    shapes: list[torch.Size],
+    dimension: int,
+) -> Any:
+    """Return what was gathered, with what came in one buffer put in its place."""
+    if parts is not None:
+        joined = join_operands(group, parts, shapes, dimension)
+        for i, x in zip(packed, joined if len(packed) > 1 else [joined], strict=True):
+            made[i] = x
+    return tuple(made) if len(made) > 1 else made[0]
+
+
+def send_to_all(group: Group, row: torch.Tensor, rows: torch.Tensor) -> list[Any]:
+    """Send a row to all others of a group, and receive theirs where they stand among the rows.
+
+    The messages of one gather have one tag; those of two processes arrive in the order in which
+    they were sent.
+    """
+    tag, own = group.gathered % AT_ONCE, flatten_elements(row)
+    rows[group.place].copy_(row)
+    works = []
+    for step in range(1, group.size):
+        source = (group.place - step) % group.size
+        works.append(group.process_group.recv([flatten_elements(rows[source])], source, tag))
+        works.append(group.process_group.send([own], (group.place + step) % group.size, tag))
+    return works
+
+
+__all__ = ["all_gather"]
