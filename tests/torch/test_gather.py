@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import mithril as ml
 import numpy as np
 import pytest
 import torch
+from mithril.errors import BackendError
 from mithril_torch.executors.observed import to_plan_row
+from mithril_torch.executors.pool.controller import Pool
 from mithril_torch.program.runtime_library.gathers import APART, all_gather
 
+from tests.torch.jobs import script, torchrun
 from tests.torch.test_memory import count_peak
 
 
@@ -53,6 +57,7 @@ class Members:
         self.size, self.place, self.index, self.places = size, place, place, places
         self.process_group = Mailbox()
         self.begun: list[Any] = []
+        self.abandoned: list[Any] = []
 
 
 @pytest.mark.parametrize("place", [0, 1, 3])
@@ -96,6 +101,60 @@ def test_large_parts_arrive_where_they_belong() -> None:
         assert torch.equal(found, expected) and found.is_contiguous()
     turned = all_gather(group, given[1].T, dimension=1).wait()
     assert torch.equal(turned, torch.arange(3.0).repeat_interleave(size).view(1, -1))
+
+
+GATHER = """
+def run(inputs):
+    group = make_group("data", [list(range(world_size))])
+    work = all_gather(group, torch.full((SIZE,), float(rank)), dimension=0)
+    FAULT
+    return [work.wait()]
+"""
+
+
+@pytest.mark.parametrize("size", [10, APART])
+def test_what_an_error_leaves_behind_harms_nobody(size: int) -> None:
+    """All have begun a gather, and none waits for it; the next ones are right."""
+    pool = Pool.of(2, timeout=20.0)
+    text = GATHER.replace("SIZE", str(size))
+    pool.load("good", text.replace("FAULT", "pass"), None)
+    pool.load("bad", text.replace("FAULT", "raise ValueError('a')"), None)
+    for _ in range(3):
+        with pytest.raises(BackendError, match=r"each raised ValueError: a .*all workers go on"):
+            pool.run("bad", [], 1)
+        (handle,) = pool.run("good", [], 1)
+        made = pool.fetch(handle, 1).data.view(np.float32)
+        np.testing.assert_array_equal(made, np.repeat(np.float32([0, 1]), size))
+    pool.close()
+
+
+def test_nor_in_a_job(tmp_path: pathlib.Path) -> None:
+    done = torchrun(2, script(tmp_path, FAILS))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" [0.0, 1.0]") == 4
+
+
+FAILS = """
+import torch
+import torch.distributed as dist
+from mithril_torch.program.runtime_library import all_gather, make_group
+
+dist.init_process_group("gloo")
+group = make_group("data", [[0, 1]])
+
+def step(fails):
+    work = all_gather(group, torch.full((1,), float(dist.get_rank())), dimension=0)
+    if fails:
+        raise ValueError
+    return work.wait().tolist()
+
+for _ in range(2):
+    try:
+        step(True)
+    except ValueError:
+        print("after", step(False), flush=True)
+dist.destroy_process_group()
+"""
 
 
 def test_it_is_told_as_a_gather_if_all_took_part() -> None:

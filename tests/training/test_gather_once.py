@@ -57,7 +57,9 @@ def test_a_budget_gathers_again_what_has_no_room() -> None:
     plain, again = make_step(zero=1), make_step(zero=1, checkpointing="all")
     limit = again.memory().peak
     assert limit < plain.memory().peak
-    assert make_step(zero=1, checkpointing=f"{limit} B").memory().peak <= limit
+    step = make_step(zero=1, checkpointing=f"{limit} B")
+    assert step.memory().peak <= limit
+    assert "backward" in count(step, "all_gather")
 
 
 def test_both_halves_go_on_beside_what_computes() -> None:
@@ -102,6 +104,47 @@ def test_a_state_is_evaluated_as_it_lies(zero: int) -> None:
     np.testing.assert_allclose(whole, expected, *TOLERANCE["float32"])
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_so_is_that_of_stages(zero: int) -> None:
+    """Each parameter is gathered on its stage, and nothing is computed in parts of it."""
+    step = make_step_of_stages(zero)
+    state = step.init(seed=0)
+    (batch, *_) = batches()
+    step.compiled.evaluate(state.params, batch)
+    plan = step.compiled.plan
+    assert {row.kind for row in plan.collectives()} == {"all_gather", "all_reduce", "send"}
+    assert not [note for note in plan.notes if "stays so" in note]
+
+
+def make_step_of_stages(zero: int) -> ml.TrainStep:
+    return ml.train_step(
+        model(stages=True), ml.NumpyBackend(ml.Mesh(pipeline=2, data=2)), Momentum(),
+        shapes=shapes(P("data")), zero=zero,
+        pipeline=ml.PipelineOptions(schedule="1f1b", microbatch_size=4),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_what_is_frozen_lies_alike_in_both(zero: int) -> None:
+    """It has no state of an optimiser: only stage 3 splits it."""
+    frozen = model()
+    frozen.freeze("up*")
+    step = ml.train_step(
+        frozen, ml.NumpyBackend(ml.Mesh(data=2)), Momentum(), shapes=shapes(P("data")), zero=zero
+    )
+    assert step.shardings["up.weight"].spec == (P("data", None) if zero == 3 else P(None, None))
+    step.compiled.evaluate(step.init(seed=0).params, batches(1)[0])
+    for name, lies in step.compiled.shardings.items():
+        assert step.shardings[name] == lies, name
+    assert not [note for note in step.compiled.plan.notes if "stays so" in note]
+
+
+def test_full_for_an_axis_gathers_again() -> None:
+    policy = {"data": "full"}
+    step = make_step(zero=1, checkpointing="all", rematerialization_policy=policy)
+    assert "backward" in count(step, "all_gather")
+
+
 # ------------------------------------------------------------------ zero="auto"
 
 
@@ -137,10 +180,10 @@ def test_what_does_not_fit_is_split_further() -> None:
     options = {"zero": "auto", "communication_overlap_strategy": "none"}
     step = make_step(between, **options)
     assert note_of(step).startswith("zero='auto' takes 1; ")
-    assert note_of(step).endswith("; there is no plan that fits with 0")
+    assert "; with 0 there is none: plan needs " in note_of(step)
     step = make_step(replace(BESIDE, memory_bytes=(peaks[3] + peaks[1]) // 2), **options)
     assert note_of(step).startswith("zero='auto' takes 3; ")
-    assert note_of(step).endswith("; there is no plan that fits with 0, 1, 2")
+    assert all(f"; with {zero} there is none: plan needs " in note_of(step) for zero in (0, 1, 2))
     assert "backward" in count(step, "all_gather")
 
 

@@ -1,6 +1,6 @@
 """Compression among the passes: marks in the joint graph, then other sums in local programs.
 
-Parameters at rest that are gathered in fewer bits are here, too.
+Parameters that are gathered in fewer bits are here, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def compress(program: Program, target: Target, options: PlanOptions) -> Program:
 
 
 def narrow(program: Program, request: Request, target: Target, options: PlanOptions) -> Program:
-    """Return a local program that gathers parameters at rest in the dtype that was asked for."""
+    """Return a local program that gathers what lies split in the dtype that was asked for."""
     hardware = target.within(program.mesh).hardware if program.mesh.devices else target.hardware
     parameters = (name for name in request.parameters if name in request.layouts)
     resting = {name for name in parameters if request.layouts[name].is_brought}
@@ -74,8 +74,8 @@ def describe_gathers(plan: Plan, dtype: DType | None) -> tuple[str, ...]:
     said = f"gather_dtype='{dtype}'"
     if not rows:
         return (
-            f"{said} changes nothing: no parameter at rest is gathered in more bits; split some "
-            f"with zero=3 or at_rest=",
+            f"{said} changes nothing: no parameter that lies split is gathered in more bits; split "
+            f"some with zero= or at_rest=",
         )
     return (f"{said}: of parameters {_describe_saving(plan, rows)}",)
 

@@ -1,4 +1,4 @@
-"""Parameters at rest are gathered in 16 bits.
+"""Parameters that lie split between programs are gathered in 16 bits.
 
 What forward and backward fetch of a parameter is cast before its parts are gathered, and cast back
 to be computed with. The parameter itself keeps all of its digits: the update of a train step reads,
@@ -32,11 +32,11 @@ MOVES = (AllGather, TakeShard, Cast, Movement)
 def narrow_gathers(
     program: Program, resting: Collection[str], dtype: DType | None, hardware: Hardware
 ) -> Program:
-    """Return the program in which parameters at rest are gathered in another dtype.
+    """Return the program in which parameters that lie split are gathered in another dtype.
 
     Args:
         program: a local program.
-        resting: names of the parameters at rest.
+        resting: names of these parameters.
         dtype: of 16 bits; None for that of each parameter.
         hardware: the profile that prices collectives.
     """

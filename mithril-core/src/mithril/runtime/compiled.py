@@ -347,11 +347,12 @@ class CompiledModel(PlanReports, Shared):
         """Return the same model with parameters at rest that are split further than computed.
 
         Args:
-            zero: over which axes.
+            zero: over which axes; below its last stage only what has an optimiser's state is.
             inputs: kinds of the inputs, in order, for which there is a plan.
         """
         traced = self.ask((), inputs).traced
-        types = ((name, traced.graph.input(name).type) for name in self.parameters)
+        names = self.parameters if zero.stage == 3 else self.trainable
+        types = ((name, traced.graph.input(name).type) for name in names)
         decided = {n: at.sharding for n, type in types if (at := self._shardings.of(n, type))}
         at_rest = {**self.settings.at_rest, **zero.rest(traced, decided)}
         return self._with(at_rest=at_rest)

@@ -109,7 +109,7 @@ def open_backend(
             lie as the mesh says.
         gradient_compression: how gradients of models travel where devices add them up; see
             `compile`, of which this and the next are the defaults.
-        gather_dtype: in which dtype parameters at rest are gathered.
+        gather_dtype: in which dtype parameters that lie split are gathered.
         auto_sharding: whether the best way to lay out models is searched for, as by
             `auto_partition` of `compile`, of which this is the default.
         auto_sharding_config: what is searched for: with `force_data_parallel` nothing but batches

@@ -2,7 +2,8 @@
 
 Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020):
 over the devices that process different samples, stage 1 splits the optimiser's state, 2 the
-gradients, too, and 3 the parameters.
+gradients, too, and 3 the parameters. Between steps parameters are split at all of them: at stages 1
+and 2 a step gathers each once, at stage 3 each phase does.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Zero:
     """What is split further than it is computed with.
 
     Args:
-        stage: 0 nothing, 1 the optimiser's state, 2 gradients, too, 3 parameters, too.
+        stage: 0 nothing, 1 the optimiser's state, 2 gradients, too, 3 parameters, too, while a step
+            computes.
         axes: of the mesh, over which it is split.
     """
 

@@ -33,7 +33,8 @@ def drop_in_layers(
     """
     is_last_kept = MICRO not in program.mesh.sizes
     dropped = frozenset(_Layers(asked, is_last_kept).drop(program.graph))
-    return dropped - find_kept(program, asked) - find_gathered(program.graph, once)
+    gathered = find_gathered(program, once, asked.repeated_axes)
+    return dropped - find_kept(program, asked) - gathered
 
 
 @dataclass(frozen=True, slots=True, eq=False)

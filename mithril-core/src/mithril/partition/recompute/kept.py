@@ -50,17 +50,27 @@ def find_brought(
     return frozenset(found.difference(given))
 
 
-def find_gathered(graph: Graph, names: Collection[str]) -> frozenset[Value]:
+def find_gathered(
+    program: Program, names: Collection[str], others: Collection[str]
+) -> frozenset[Value]:
     """Return what gathers bring of some inputs.
 
     Args:
-        graph: of a local program.
+        program: a local one.
         names: of these inputs.
+        others: mesh axes, as a user knows them, over which gathers do not count.
     """
+    graph = program.graph
     inputs = [value for value in graph.inputs if value.name in names]
     brought = find_brought(graph, graph.nodes, inputs) if inputs else frozenset()
-    gathers = (node for node in graph.nodes if isinstance(node.op, AllGather))
-    return frozenset(v for node in gathers for v in node.outputs if v in brought)
+    return frozenset(
+        value
+        for node in graph.nodes
+        if isinstance(node.op, AllGather)
+        and not set(others).intersection(_list_axes(node, program.mesh))
+        for value in node.outputs
+        if value in brought
+    )
 
 
 def find_gathered_axes(program: Program) -> frozenset[str]:

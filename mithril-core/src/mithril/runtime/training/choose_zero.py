@@ -37,16 +37,16 @@ def choose_stage(make: Make, last: Zero, *, knows_memory: bool) -> TrainStep:
         return make(NOTHING, False)
     plain, *split = (Zero(stage, last.axes if stage else ()) for stage in STAGES)
     found: dict[int, tuple[float, TrainStep]] = {}
-    refused: list[int] = []
+    refused: list[str] = []
     for zero in (plain, *split):
         if zero.stage > 1 and found:
             break
         try:
             step = make(zero, knows_memory)
-        except PlanError:
+        except PlanError as refusal:
             if zero == split[-1]:
                 return make(zero, False)  # says what is lacking, as for a stage that was asked for
-            refused.append(zero.stage)
+            refused.append(f"; with {zero.stage} there is none: {refusal}")
             continue
         found[zero.stage] = step.plan.timeline().seconds, step
     least = min(seconds for seconds, _ in found.values())
@@ -54,9 +54,10 @@ def choose_stage(make: Make, last: Zero, *, knows_memory: bool) -> TrainStep:
     times = ", ".join(
         f"{format_seconds(seconds)} with {stage}" for stage, (seconds, _) in found.items()
     )
-    lacks = f"; there is no plan that fits with {', '.join(map(str, refused))}" if refused else ""
     step = found[taken][1]
-    step.add_note(f"zero='auto' takes {taken}; a step is predicted to take {times}{lacks}")
+    step.add_note(
+        f"zero='auto' takes {taken}; a step is predicted to take {times}{''.join(refused)}"
+    )
     return step
 
 

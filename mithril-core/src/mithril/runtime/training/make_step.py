@@ -213,6 +213,8 @@ def _make(
     )  # fmt: skip
     if stage.stage in (1, 2):  # a step gathers them once; an evaluation, as it needs them
         compiled = compiled.resting(stage, kinds)
+        if asked.has_stages:
+            compiled.decide_shardings(kinds)
     step = TrainStep(compiled, planner, scale)
     if rule is None:
         return step

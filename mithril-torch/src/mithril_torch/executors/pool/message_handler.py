@@ -28,6 +28,7 @@ from mithril_torch.executors.pool.recorder import record_collectives
 from mithril_torch.program import runtime_library
 from mithril_torch.program.runtime_library.exchange_layout import flatten_row
 from mithril_torch.program.runtime_library.groups import GROUPS
+from mithril_torch.program.runtime_library.pending import settle_abandoned
 from mithril_torch.program.runtime_library.point_to_point import MESSAGES, SENDS
 
 LONGEST = 2000
@@ -236,7 +237,10 @@ class MessageHandler:
         return found
 
     def _barrier(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Show that the groups still work."""
+        """Show that the groups still work, after what was begun on all ranks has ended."""
+        for own in GROUPS.values():
+            if own is not None:
+                settle_abandoned(own)
         for group in list(dist.distributed_c10d._world.pg_map):
             dist.barrier(group)
         return {}, b""

@@ -1,7 +1,7 @@
 """Collectives, each in two forms, called with the group, operands, and the op's attributes by name.
 
 One is started early and waited for late: it returns something to `wait()` for. The other, `…_now`,
-is a function that `torch.compile` can look into: nothing is done in place.
+is a function that `torch.compile` can look into: what it is given is not changed.
 
 Sums of whole values are taken in place, in a buffer that belongs to the program. Where the library
 below does not know a type, data moves as bytes, is compared as integers in the same order, and is
@@ -136,8 +136,8 @@ def split_apart(
         return rows, None
     sizes = [x.numel() // group.size for x in operands]
     rows = operands[0].new_empty((group.size, sum(sizes)))
-    if is_cut_in_rows(group, dimension):
-        cuts = [x.reshape(group.size, -1) for x in operands]
+    if is_cut_in_rows(group, dimension) and all(x.is_contiguous() for x in operands):
+        cuts = [x.view(group.size, -1) for x in operands]
         torch.cat([cut[:place] for cut in cuts], 1, out=rows[:place])
         torch.cat([cut[place + 1 :] for cut in cuts], 1, out=rows[place:last])
         torch.cat([cut[place] for cut in cuts], out=rows[last])

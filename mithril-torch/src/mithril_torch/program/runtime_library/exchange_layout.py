@@ -31,8 +31,8 @@ def split_operands(
     """Return a row for each process with its parts of the operands, one after another."""
     if len(operands) == 1:
         return split_parts(group, operands[0], dimension).flatten(1)
-    if is_cut_in_rows(group, dimension):
-        return torch.cat([x.reshape(group.size, -1) for x in operands], 1)
+    if is_cut_in_rows(group, dimension) and all(x.is_contiguous() for x in operands):
+        return torch.cat([x.view(group.size, -1) for x in operands], 1)
     sizes = [x.numel() // group.size for x in operands]
     rows = operands[0].new_empty((group.size, sum(sizes)))
     for x, row in zip(operands, rows.split(sizes, 1), strict=True):

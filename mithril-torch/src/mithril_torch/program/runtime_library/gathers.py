@@ -18,7 +18,12 @@ from mithril_torch.program.runtime_library.exchange_layout import (
     join_operands,
 )
 from mithril_torch.program.runtime_library.groups import Group
-from mithril_torch.program.runtime_library.pending import Messages, Pending, settle_begun
+from mithril_torch.program.runtime_library.pending import (
+    Messages,
+    Pending,
+    settle_abandoned,
+    settle_begun,
+)
 
 AT_ONCE = 1 << 16
 """How many gathers over a group may be on their way."""
@@ -49,6 +54,7 @@ def gather_by_messages(group: Group, operands: tuple[torch.Tensor, ...], dimensi
 
     Where parts lie behind one another in what they make, they need no buffer, and no copy from it.
     """
+    settle_abandoned(group)
     group.gathered += 1
     works: list[Any] = []
     made: list[torch.Tensor | None] = [None] * len(operands)
@@ -67,7 +73,8 @@ def gather_by_messages(group: Group, operands: tuple[torch.Tensor, ...], dimensi
         parts = flat.new_empty((group.size, flat.numel()))
         works += send_to_all(group, flat, parts) if flat.numel() else []
     shapes = [x.shape for x in few]
-    return Pending(Messages(works), finish_gather, group, made, packed, parts, shapes, dimension)
+    sent = Messages(group, works)
+    return Pending(sent, finish_gather, group, made, packed, parts, shapes, dimension)
 
 
 def finish_gather(

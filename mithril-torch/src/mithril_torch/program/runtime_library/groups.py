@@ -31,6 +31,7 @@ class Group:
         self.scatters = dist.get_backend(process_group) != "gloo"
         self.gathers = self.scatters or self.size > 8
         self.gathered = 0
+        self.abandoned: list[Any] = []  # messages that an error has left behind
         self.begun: list[Any] = []  # exchanges whose buffers are still needed
 
 

@@ -43,15 +43,31 @@ class Pending:
 
 
 class Messages:
-    """Messages that are on their way together."""
+    """Messages that are on their way together.
 
-    def __init__(self, works: list[Any]) -> None:
+    A message that nobody holds any more is not carried out, and the connection ends with it. What
+    an error leaves behind is therefore kept by the group, which waits for it before the next one.
+    """
+
+    def __init__(self, group: Group, works: list[Any]) -> None:
+        self.group = group
         self.works = works
 
     def wait(self) -> None:
         """Wait until all have come and gone."""
-        for work in self.works:
-            work.wait()
+        while self.works:
+            self.works[0].wait()
+            del self.works[0]
+
+    def __del__(self) -> None:
+        self.group.abandoned += self.works
+
+
+def settle_abandoned(group: Group) -> None:
+    """Wait for the messages that nobody has waited for."""
+    while group.abandoned:
+        group.abandoned[0].wait()
+        del group.abandoned[0]
 
 
 def settle_begun(group: Group) -> None:
@@ -59,4 +75,4 @@ def settle_begun(group: Group) -> None:
     group.begun = [pending for pending in group.begun if not pending.is_settled()]
 
 
-__all__ = ["Messages", "Pending", "settle_begun"]
+__all__ = ["Messages", "Pending", "settle_abandoned", "settle_begun"]
