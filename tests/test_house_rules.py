@@ -376,6 +376,7 @@ def test_only_modules_about_loops_ask_for_them() -> None:
 NAMES_OF_COLLECTIVES = {
     "mithril-core/src/mithril/ops/collective.py": "their classes",
     "mithril-torch/src/mithril_torch/program/runtime_library/collectives.py": "the functions exported",
+    "mithril-torch/src/mithril_torch/program/runtime_library/gathers.py": "the function exported",
 }
 """Where the kinds of collectives are spelled out, and what for."""
 
