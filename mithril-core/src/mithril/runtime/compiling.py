@@ -211,8 +211,8 @@ def compile(
             pattern that matches holds. By default as the backend does, and that is plainly.
             `powersgd`, and error feedback, are for `train_step`, which keeps their state.
         gather_dtype: `bf16` or `fp16`: parameters that lie split between programs travel in 16 bits
-            to where they are computed with, and lie in all of theirs. By default as the backend does, and that is
-            in their own dtype.
+            to where they are computed with, and lie in all of theirs. By default as the backend
+            does, and that is in their own dtype.
         checkpointing: which activations the backward computes again instead of finding them kept:
             `all` but what enters each layer, `none`, `selective` for what costs next to nothing,
             a fraction of the memory that keeping everything takes, a number of bytes that a device
