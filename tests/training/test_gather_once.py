@@ -220,3 +220,17 @@ def test_parts_that_train_by_themselves_need_a_stage() -> None:
             ml.optim.diloco(ml.optim.sgd(0.1), every=2, axis="pod"), shapes=shapes(P("pod")),
             zero="auto", zero_axis="pod",
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_sizes_that_do_not_divide_are_refused_where_that_is_asked_for(zero: int) -> None:
+    uneven = ml.Model()
+    uneven |= ml.Linear(3, bias=False, name="line")(input="x", output="y")
+    uneven += ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    given = {
+        "x": ml.TensorSpec((4, 5), "float32", P("data")),
+        "t": ml.TensorSpec((4, 3), "float32", P("data")),
+    }
+    backend = ml.NumpyBackend(ml.Mesh(data=2))
+    with pytest.raises(ml.ShardingError, match=r"parameter 'line\.weight'"):
+        ml.train_step(uneven, backend, Momentum(), shapes=given, zero=zero, uneven="error")

@@ -43,8 +43,8 @@ def narrow(program: Program, request: Request, target: Target, options: PlanOpti
     """Return a local program that gathers what lies split in the dtype that was asked for."""
     hardware = target.within(program.mesh).hardware if program.mesh.devices else target.hardware
     parameters = (name for name in request.parameters if name in request.layouts)
-    resting = {name for name in parameters if request.layouts[name].is_brought}
-    return narrow_gathers(program, resting, options.gather, hardware)
+    split = {name for name in parameters if request.layouts[name].is_brought}
+    return narrow_gathers(program, split, options.gather, hardware)
 
 
 def describe_compression(plan: Plan, asked: Compression) -> tuple[str, ...]:

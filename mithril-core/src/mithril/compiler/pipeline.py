@@ -385,8 +385,8 @@ def check_held(plan: Plan, request: Request, target: Target, options: PlanOption
 def check_hidden_moves(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:
     """Refuse a move that is larger than the user allows, unless it was asked for."""
     if options.max_reshard_bytes is not None:
-        rests = {name for name, layout in request.layouts.items() if layout.is_brought}
-        check_moves(plan, options.max_reshard_bytes, rests | set(map(gradient_of, rests)))
+        split = {name for name, layout in request.layouts.items() if layout.is_brought}
+        check_moves(plan, options.max_reshard_bytes, split | set(map(gradient_of, split)))
 
 
 def check_offload(plan: Plan, request: Request, target: Target, options: PlanOptions) -> None:

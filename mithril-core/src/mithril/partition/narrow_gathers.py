@@ -30,13 +30,13 @@ MOVES = (AllGather, TakeShard, Cast, Movement)
 
 
 def narrow_gathers(
-    program: Program, resting: Collection[str], dtype: DType | None, hardware: Hardware
+    program: Program, names: Collection[str], dtype: DType | None, hardware: Hardware
 ) -> Program:
     """Return the program in which parameters that lie split are gathered in another dtype.
 
     Args:
         program: a local program.
-        resting: names of these parameters.
+        names: of these parameters.
         dtype: of 16 bits; None for that of each parameter.
         hardware: the profile that prices collectives.
     """
@@ -45,7 +45,7 @@ def narrow_gathers(
     found = {
         node
         for value in program.graph.inputs
-        if value.name in resting
+        if value.name in names
         for node in _find_gathers(value, program.graph)
         if node.inputs[0].type.dtype.is_float and node.inputs[0].type.dtype.itemsize > 2
     }

@@ -60,17 +60,15 @@ def find_gathered(
         names: of these inputs.
         others: mesh axes, as a user knows them, over which gathers do not count.
     """
-    graph = program.graph
-    inputs = [value for value in graph.inputs if value.name in names]
-    brought = find_brought(graph, graph.nodes, inputs) if inputs else frozenset()
-    return frozenset(
-        value
-        for node in graph.nodes
-        if isinstance(node.op, AllGather)
-        and not set(others).intersection(_list_axes(node, program.mesh))
-        for value in node.outputs
-        if value in brought
+    if not names:
+        return frozenset()
+    inputs = [value for value in program.graph.inputs if value.name in names]
+    gathers = (
+        node
+        for node in _list_gathers(program, inputs)
+        if not set(others).intersection(_list_axes(node, program.mesh))
     )
+    return frozenset(value for node in gathers for value in node.outputs)
 
 
 def find_gathered_axes(program: Program) -> frozenset[str]:
@@ -79,10 +77,15 @@ def find_gathered_axes(program: Program) -> frozenset[str]:
     Args:
         program: forward and backward.
     """
-    nodes = program.graph.nodes
-    brought = find_brought(program.graph, nodes)
-    gathers = (n for n in nodes if isinstance(n.op, AllGather) and brought.issuperset(n.outputs))
+    gathers = _list_gathers(program, program.graph.inputs)
     return frozenset(axis for node in gathers for axis in _list_axes(node, program.mesh))
+
+
+def _list_gathers(program: Program, inputs: Collection[Value]) -> list[Node]:
+    """Return what gathers inputs, or what they are in another form."""
+    nodes = program.graph.nodes
+    brought = find_brought(program.graph, nodes, inputs)
+    return [n for n in nodes if isinstance(n.op, AllGather) and brought.issuperset(n.outputs)]
 
 
 def _list_once(program: Program) -> Iterator[Value]:

@@ -17,16 +17,15 @@ from mithril.units import format_seconds
 AUTO = "auto"
 ALIKE = 1.01
 """The ratio of predicted times up to which the lower stage is taken."""
-
-
 Make = Callable[[Zero, bool], TrainStep]
+"""Makes a step with a stage; the flag says whether it has to fit on the devices."""
 
 
 def choose_stage(make: Make, last: Zero, *, knows_memory: bool) -> TrainStep:
     """Return the step that is predicted to be the fastest of those that fit.
 
     Args:
-        make: makes a step with a stage; the flag says whether it has to fit on the devices.
+        make: makes the step.
         last: ZeRO's last stage, with the mesh axes over which a state is split.
         knows_memory: whether it is known what memory a device has.
 

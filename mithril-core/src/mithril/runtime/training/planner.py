@@ -262,7 +262,7 @@ class StepPlanner:
             layout = found.get(name, UNSAID)
             if self._zero.stage and mesh.size > 1:
                 stacked = traced.stacked.get(name, 0)
-                found[name], homes[name] = self._split(layout, type, stacked)
+                found[name], homes[name] = self._split(name, layout, type, stacked)
             elif not layout.is_free and self._options.search is None:
                 homes[name] = layout.arrival(mesh, type.rank)
             if name in homes and (self._zero.stage > 1 or layout.resting):
@@ -285,11 +285,15 @@ class StepPlanner:
         kept = (name for name in update.outputs if name.startswith(NEXT))
         return found | {name: Layout(follows=name.removeprefix(NEXT)) for name in kept}
 
-    def _split(self, layout: Layout, type: TensorType, stacked: int) -> tuple[Layout, Sharding]:
+    def _split(
+        self, name: str, layout: Layout, type: TensorType, stacked: int
+    ) -> tuple[Layout, Sharding]:
         """Return the layout of a parameter under ZeRO, and how what belongs to it lies."""
         if layout.resting is not None:
             return layout, layout.resting
         computed, home = self._zero.find_home(layout, type, self._backend.mesh, stacked)
+        if not self._options.pads:
+            home.check_even(type.shape, f"parameter '{name}'")
         return replace(layout, arrives=home, computed=computed), home
 
 

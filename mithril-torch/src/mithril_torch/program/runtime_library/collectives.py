@@ -136,7 +136,7 @@ def split_apart(
         return rows, None
     sizes = [x.numel() // group.size for x in operands]
     rows = operands[0].new_empty((group.size, sum(sizes)))
-    if is_cut_in_rows(group, dimension) and all(x.is_contiguous() for x in operands):
+    if is_cut_in_rows(group, dimension, operands):
         cuts = [x.view(group.size, -1) for x in operands]
         torch.cat([cut[:place] for cut in cuts], 1, out=rows[:place])
         torch.cat([cut[place + 1 :] for cut in cuts], 1, out=rows[place:last])

@@ -31,7 +31,7 @@ def split_operands(
     """Return a row for each process with its parts of the operands, one after another."""
     if len(operands) == 1:
         return split_parts(group, operands[0], dimension).flatten(1)
-    if is_cut_in_rows(group, dimension) and all(x.is_contiguous() for x in operands):
+    if is_cut_in_rows(group, dimension, operands):
         return torch.cat([x.view(group.size, -1) for x in operands], 1)
     sizes = [x.numel() // group.size for x in operands]
     rows = operands[0].new_empty((group.size, sum(sizes)))
@@ -41,13 +41,14 @@ def split_operands(
     return rows
 
 
-def is_cut_in_rows(group: Group, dimension: int) -> bool:
-    """Whether the parts of a tensor lie behind one another in memory, in PyTorch's order.
+def is_cut_in_rows(group: Group, dimension: int, operands: tuple[torch.Tensor, ...] = ()) -> bool:
+    """Whether the parts of tensors lie behind one another in memory, in PyTorch's order.
 
     Then one call brings those of several operands into rows, or out of them, which costs less than
     a copy of each.
     """
-    return dimension == 0 and group.places is None
+    in_order = dimension == 0 and group.places is None
+    return in_order and all(x.is_contiguous() for x in operands)
 
 
 def split_parts(group: Group, x: torch.Tensor, dimension: int) -> torch.Tensor:

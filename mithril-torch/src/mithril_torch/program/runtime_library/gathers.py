@@ -58,16 +58,16 @@ def gather_by_messages(group: Group, operands: tuple[torch.Tensor, ...], dimensi
     group.gathered += 1
     works: list[Any] = []
     made: list[torch.Tensor | None] = [None] * len(operands)
-    packed = list(range(len(operands)))
-    if is_cut_in_rows(group, dimension):
-        packed = [i for i, x in enumerate(operands) if x.nbytes < APART]
-        for i in sorted({*range(len(operands))} - {*packed}):
-            row = operands[i].contiguous()
-            rows = row.new_empty((group.size, *row.shape))
-            works += send_to_all(group, row, rows)
-            made[i] = rows.flatten(0, 1)
-    few = tuple(operands[i] for i in packed)
-    parts = None
+    packed: list[int] = []
+    for i, x in enumerate(operands):
+        if x.nbytes < APART or not is_cut_in_rows(group, dimension):
+            packed.append(i)
+            continue
+        row = x.contiguous()
+        rows = row.new_empty((group.size, *row.shape))
+        works += send_to_all(group, row, rows)
+        made[i] = rows.flatten(0, 1)
+    few, parts = tuple(operands[i] for i in packed), None
     if few:
         flat = flatten_operands(few)
         parts = flat.new_empty((group.size, flat.numel()))
