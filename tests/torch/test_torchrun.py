@@ -196,6 +196,32 @@ backend.ones(2, sharding=P("data")).sum().item()
     assert re.search(rf"torchrun: rank 1 ended {how} \(pid \d+\); all ranks", done.stderr)
 
 
+@pytest.mark.parametrize("given", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_others_are_waited_for_as_long_as_the_job_says(tmp_path: Path, given: bool) -> None:
+    code = """
+import time
+from datetime import timedelta
+from pathlib import Path
+told = Path(sys.argv[1])
+if sys.argv[2] == "True":
+    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=3))
+backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu", timeout=3.0)
+x = backend.ones(2, sharding=P("data"))
+x.sum().item()
+if backend.engine.local_devices == (0,):
+    try:
+        x.sum().item()
+    except Exception as error:
+        print(error, flush=True)
+    told.touch()
+while not told.exists():
+    time.sleep(0.1)
+os._exit(0)
+"""
+    done = torchrun(2, script(tmp_path, code), str(tmp_path / "told"), str(given))
+    assert "Timed out waiting 3000ms" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 def test_a_job_needs_a_place_to_meet(tmp_path: Path) -> None:
     code = """

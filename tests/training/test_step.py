@@ -348,6 +348,13 @@ def test_what_a_step_refuses() -> None:
     assert refusal(ml.MeshError, zero=1, zero_axis="dat").startswith(
         "zero_axis: mesh Mesh(data=2) has no axis 'dat'; axes: 'data'; did you mean 'data'?"
     )
+    with pytest.raises(ml.MeshError) as raised:
+        other = ml.NumpyBackend(ml.Mesh(batch=2))
+        ml.train_step(model(), other, Momentum(), shapes={"x": (16, 6)}, zero=1)
+    assert str(raised.value) == (
+        "zero_axis: mesh Mesh(batch=2) has no axis 'data'; axes: 'batch'; give zero_axis=, the axis "
+        "that splits the batch"
+    )
     assert refusal(ml.OptionError, accumulate=0) == (
         "accumulate=0 is no number of micro-batches; give 1 or more"
     )

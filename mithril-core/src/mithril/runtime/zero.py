@@ -92,7 +92,8 @@ def read_zero(stage: object, axes: str | Sequence[str] | None, mesh: Mesh) -> Ze
         return NOTHING
     for axis in names if stage else ():
         if axis not in mesh.names:
-            raise MeshError(f"zero_axis: {mesh.lacking(str(axis))}")
+            remedy = "" if axes is not None else "; give zero_axis=, the axis that splits the batch"
+            raise MeshError(f"zero_axis: {mesh.lacking(str(axis))}{remedy}")
     return Zero(stage, names)
 
 

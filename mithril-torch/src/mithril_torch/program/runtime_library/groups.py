@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -47,11 +48,20 @@ def make_group(axes: str, groups: list[list[int]]) -> Group | None:
     if key not in GROUPS:
         GROUPS[key] = None
         for ranks in groups:
-            made = dist.new_group(sorted(ranks), group_desc=axes)
+            made = dist.new_group(sorted(ranks), timeout=_read_timeout(), group_desc=axes)
             if dist.get_rank() in ranks:
                 GROUPS[key] = Group(made, ranks, dist.get_rank())
     found: Group | None = GROUPS[key]
     return found
+
+
+def _read_timeout() -> timedelta:
+    """Return how long the process group that the job was started with waits for the others.
+
+    A new group would wait for half an hour, whatever that one was told.
+    """
+    world = dist.distributed_c10d._get_default_group()
+    return world._get_backend(world._device_types[0]).options._timeout
 
 
 def release_groups() -> None:
