@@ -1,17 +1,19 @@
 """What compression keeps from step to step, as further inputs and outputs of a program.
 
 Each device keeps its own: what it lost of its terms is nobody else's. An array of the state has a
-first dimension with an entry for each device, split over all axes of the mesh, so that it is saved,
-loaded and donated like any other.
+first dimension for each axis of the mesh, split over it, so that it is saved, loaded and donated
+like any other. Those of the axes over which gradients are compressed come first, and then by name:
+a mesh that has the same axes in another order takes the state, and one with others refuses it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mithril.ir import Builder, Tensor
 from mithril.ir.rewrite import Visit, inline
-from mithril.mesh import MICRO, Mesh, Sharding, coarse
+from mithril.mesh import MICRO, Mesh, Sharding, coarse, list_origins
 from mithril.plan import Port, Program
 from mithril.plan.names import next_of
 from mithril.types import DType, Shape, TensorType
@@ -28,29 +30,36 @@ class KeptState:
     def __init__(self, builder: Builder, mesh: Mesh) -> None:
         self.builder = builder
         self._on = coarse(mesh)
-        axes = (axis for axis in self._on.axes if axis.name != MICRO and axis.size > 1)
-        self._axes = tuple(axis.name for axis in axes)
+        self._mesh = mesh
         self._ports: list[Port] = []
         self._made: dict[str, Tensor] = {}
 
-    def read(self, name: str, shape: Shape) -> tuple[str, Tensor]:
-        """Add an array; return its name, and what this device has of it: (1, *shape).
+    def read(self, name: str, shape: Shape, axes: Sequence[str]) -> tuple[str, Tensor]:
+        """Add an array; return its name, and what this device has of it: (1, …, 1, *shape).
 
         Args:
             name: of the array; a number follows where that is taken.
             shape: of an entry.
+            axes: over which gradients are compressed.
         """
         taken = {port.name for port in self._ports}
         while name in taken:
             stem, _, number = name.partition("#")
             name = f"{stem}#{int(number or 1) + 1}"
-        count = self._on.product(self._axes)
-        lies = Sharding(self._on, (self._axes, *(() for _ in shape)))
-        self._ports.append(Port(name, TensorType((count, *shape), DType.float32), lies))
-        return name, self.builder.input(TensorType((1, *shape), DType.float32), name)
+        order = self._order_axes(list_origins(self._mesh, axes))
+        lies = Sharding(self._on, (*((axis,) for axis in order), *(() for _ in shape)))
+        whole = (*(self._on.sizes[axis] for axis in order), *shape)
+        self._ports.append(Port(name, TensorType(whole, DType.float32), lies))
+        own = TensorType(lies.local_shape(whole), DType.float32)
+        return name, self.builder.input(own, name)
+
+    def _order_axes(self, first: Sequence[str]) -> list[str]:
+        """Return the axes along which devices have entries, some of them first."""
+        axes = (axis.name for axis in self._on.axes if axis.name != MICRO and axis.size > 1)
+        return sorted(axes, key=lambda name: (name not in first, name))
 
     def write(self, name: str, x: Tensor) -> None:
-        """Say what becomes of an array: (1, *shape)."""
+        """Say what becomes of an array; x is as `read` returned it."""
         self._made[name] = x
 
     def add_to(self, program: Program, outputs: dict[str, Tensor]) -> Program:

@@ -9,14 +9,14 @@ in the step before: with t the term, e what was lost and C what others read of w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mithril.cost import Hardware
 from mithril.ir import Node, Tensor
 from mithril.ir.op import Tensors
-from mithril.mesh import MICRO, Mesh
+from mithril.mesh import MICRO, Mesh, list_origins
 from mithril.ops import cast, reshape
 from mithril.ops.collective import AllReduce, AxisIndex, ReduceScatter, TakeShard
 from mithril.ops.compression import MarkGradient
@@ -70,6 +70,17 @@ class Sum:
         """The other axes, micro-batches among them."""
         return tuple(axis for axis in self.op.axes if axis not in self.axes)
 
+    def name_kept(self, what: str, axes: Sequence[str]) -> str:
+        """Return the name of what is kept; it says of which axes where that is not all.
+
+        Args:
+            what: how names of its kind begin.
+            axes: over which the sum is compressed.
+        """
+        others = {*self.op.axes} - {*axes, MICRO}
+        over = f" over {', '.join(list_origins(self.mesh, axes))}" if others else ""
+        return f"{what}{self.mark.owner}{over}"
+
 
 def compress_sum(sum: Sum, x: Tensor) -> Tensors | None:
     """Return what takes the place of a sum; None where it stays as it is.
@@ -122,11 +133,15 @@ def _add_low_rank(sum: Sum, exchange: LowRankExchange, x: Tensor) -> Tensor:
     if sum.rest:
         (x,) = exchange.issue(AllReduce(sum.rest, "sum"), x)
     count, _, columns = exchange.shape(x)
-    name, factor = sum.state.read(f"{FACTOR}{sum.mark.owner}", (count, columns, exchange.rank))
+    shape = count, columns, exchange.rank
+    name, kept = sum.state.read(sum.name_kept(FACTOR, exchange.axes), shape, exchange.axes)
 
     def add(x: Tensor) -> Summed:
+        with exchange.builder.at():
+            factor = reshape(kept, (1, *shape))
         summed, after = exchange.add_with(x, factor)
-        sum.state.write(name, after)
+        with exchange.builder.at():
+            sum.state.write(name, reshape(after, kept.shape))
         return summed
 
     total: Any = _feed_back(sum, exchange, cast(x, DType.float32), add)
@@ -152,13 +167,13 @@ def _feed_back(
     if not exchange.keeps_error or not exchange.loses(x):
         return add(x).total
     given, shape = x.dtype, x.shape
-    name, kept = sum.state.read(f"{LOST}{sum.mark.owner}", shape)
+    name, kept = sum.state.read(sum.name_kept(LOST, exchange.axes), shape, exchange.axes)
     with exchange.builder.at():
         # In the form of what is kept: what is only reshaped would be held besides.
-        term = reshape(cast(x, DType.float32), (1, *shape)) + kept
+        term = reshape(cast(x, DType.float32), kept.shape) + kept
         x = reshape(term, shape)
     total, lost = add(x)
     assert lost is not None, "the exchange was asked for it"
     with exchange.builder.at():
-        sum.state.write(name, reshape(lost, (1, *shape)))
+        sum.state.write(name, reshape(lost, kept.shape))
         return cast(total, given)

@@ -111,6 +111,8 @@ def trace_update(
     statistics: Mapping[str, tuple[str, TensorType]],
     loss_scale: LossScale | None = None,
     gradients: DType | None = None,
+    *,
+    counts_skipped: bool = False,
 ) -> Graph:
     """Return the update of a step as a graph.
 
@@ -127,6 +129,8 @@ def trace_update(
         statistics: by output of the model, the input that it is next, and its type.
         loss_scale: how the loss is scaled, if it is.
         gradients: their dtype; None for that of each parameter.
+        counts_skipped: whether a step counts whose gradients are not finite, as it does where each
+            part of an axis skips its own.
 
     Raises:
         GraphError: the optimiser returns trees of another form.
@@ -155,8 +159,8 @@ def trace_update(
         made = {**new, **after, **learnt, STEP: step + 1}
         if loss_scale is not None and norm is not None:
             is_finite = isfinite(norm)
-            before = {**given, **kept, STEP: step}
-            made = {n: choose(is_finite, x, before[n]) for n, x in made.items()}
+            before = {**given, **kept} | ({} if counts_skipped else {STEP: step})
+            made |= {n: choose(is_finite, made[n], x) for n, x in before.items()}
             made |= loss_scale.advance(scaling, is_finite)
         if uses_seed:
             seed = builder.input(TensorType((), DType.uint32), SEED)

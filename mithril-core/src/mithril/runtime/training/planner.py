@@ -151,7 +151,7 @@ class StepPlanner:
         }
         update = trace_update(
             self._backend, self._optimizer, types, state, self._metrics, traced.uses_seed,
-            statistics, self._scale, gradients,
+            statistics, self._scale, gradients, counts_skipped=self._replicas is not None,
         )  # fmt: skip
         told = _list_scalars(traced, self._loss)
         source, interface = self._connect(asked, update, state, told)

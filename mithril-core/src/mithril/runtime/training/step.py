@@ -179,7 +179,7 @@ class TrainStep:
             sizes = tuple(part.stop - part.start for part in box)
             if not name.startswith(FACTOR):
                 return np.zeros(sizes, np.float32)
-            drawn = Key(seed, name).normal(bound.ports[name].type.shape[1:], box[1:])
+            drawn = Key(seed, name).normal(bound.ports[name].type.shape[-3:], box[-3:])
             return np.broadcast_to(drawn, sizes)  # the same for all devices
 
         ports = (bound.ports[name] for name in bound.interface.source.compression)
