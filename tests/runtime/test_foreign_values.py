@@ -45,3 +45,26 @@ def test_what_nobody_can_read_is_refused() -> None:
     text = "values are .*Unreadable that NumPy cannot read; no values; give an array of it"
     with pytest.raises(ml.ShapeError, match=text):
         ml.NumpyBackend().array(Unreadable())
+
+
+def test_a_sparse_tensor_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    text = r"values are a torch\.Tensor that NumPy cannot read; .*to_dense"
+    with pytest.raises(ml.ShapeError, match=text):
+        ml.NumpyBackend().array(torch.eye(3).to_sparse())
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"), [(">f8", "float32"), (">i8", "int32"), (">f2", "float16")]
+)
+def test_dtypes_follow_whatever_the_order_of_bytes(given: str, dtype: str) -> None:
+    found = ml.NumpyBackend().array(np.arange(3).astype(given))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found.numpy(), [0, 1, 2])
+
+
+def test_what_is_not_finite_stays_so_in_narrower_floats() -> None:
+    values = [np.nan, np.inf, -np.inf, 65519.0, 1e-300]
+    found = ml.NumpyBackend().array(values, dtype="float16").numpy()
+    np.testing.assert_array_equal(found, np.array([np.nan, np.inf, -np.inf, 65504, 0], np.float16))
+    assert ml.NumpyBackend().array([1.7, -0.5], dtype="uint8").numpy().tolist() == [1, 0]

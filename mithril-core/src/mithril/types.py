@@ -104,12 +104,13 @@ def dtype_of_values(host: np.ndarray, default: DType) -> DType:
     >>> dtype_of_values(np.arange(3), DType.float32)
     <DType.int32: 'int32'>
     """
-    if host.dtype == np.float64:
+    found = as_dtype(host.dtype)  # whatever the order of the bytes
+    if found is DType.float64:
         return default
-    if host.dtype == np.int64:
+    if found is DType.int64:
         fits = not host.size or (host.min() >= -(2**31) and host.max() < 2**31)
         return DType.int32 if fits else DType.int64
-    return as_dtype(host.dtype)
+    return found
 
 
 @cache

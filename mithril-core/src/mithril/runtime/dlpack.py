@@ -59,10 +59,13 @@ def read_foreign(x: Any) -> np.ndarray | None:
 
 
 def _read_capsule(x: Any) -> np.ndarray | None:
-    """Return a copy of what a DLPack capsule holds, None for a device or dtype that is unknown."""
+    """Return a copy of what a DLPack capsule holds, None for what it cannot or is unknown here."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    capsule = x.__dlpack__()
+    try:
+        capsule = x.__dlpack__()
+    except UNREADABLE:  # a sparse tensor
+        return None
     tensor = _Tensor.from_address(pointer_of(capsule, b"dltensor"))
     dtype = _DTYPES.get((tensor.code, tensor.bits))
     if tensor.device_type != _CPU or dtype is None or tensor.lanes != 1:

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from mithril.errors import MithrilError, ShapeError, kind_of
@@ -88,10 +89,7 @@ def on_host(values: object) -> np.ndarray:
         if found is None:
             raise ShapeError(f"values do not form an array; {error}; give equal lengths") from error
         host = found
-    if host.dtype.kind not in "biufV":
-        raise ShapeError(
-            f"values are of type {host.dtype}, which is no dtype of Mithril; give numbers"
-        )
+    check_numbers(host.dtype, "values are")
     return host
 
 
@@ -113,20 +111,63 @@ def check_unmasked(values: object, what: str, error: type[MithrilError] = ShapeE
         )
 
 
-def check_range(host: np.ndarray, dtype: DType) -> None:
-    """Raise unless all integers fit a dtype: they are never wrapped around.
+def check_range(host: np.ndarray, dtype: DType, what: str = "values", where: str = "") -> None:
+    """Raise unless a dtype holds all values.
+
+    Integers are never wrapped around, and what is finite stays so: floats are rounded, or cut off
+    towards 0 to become integers, which are never made of what is not finite.
+
+    Args:
+        host: the values.
+        dtype: what they become.
+        what: what messages call them.
+        where: the option in which another dtype is given, for messages.
 
     Raises:
-        ShapeError: one does not.
+        ShapeError: it does not hold one of them.
     """
-    if not dtype.is_integer or host.dtype.kind not in "iu" or not host.size:
+    if dtype is DType.bool_ or not host.size or np.can_cast(host.dtype, dtype.numpy):
         return
-    limits, low, high = np.iinfo(str(dtype)), int(host.min()), int(host.max())
-    if low < limits.min or high > limits.max:
+    low, high = _find_ends(host, dtype)
+    if dtype.is_integer and not (math.isfinite(low) and math.isfinite(high)):
         raise ShapeError(
-            f"values reach from {low} to {high}, {dtype} from {limits.min} to {limits.max}; give a "
-            f"wider dtype"
+            f"{what} are not finite in places, as no {dtype} is; give a float dtype{where}, or "
+            f"replace them"
         )
+    make: Callable[[Scalar], Any] = math.trunc if dtype.is_integer else dtype.numpy.type
+    with np.errstate(over="ignore"):
+        least, most = make(low), make(high)
+    limits: Any = (np.iinfo if dtype.is_integer else ml_dtypes.finfo)(dtype.numpy)
+    if not limits.min <= least <= most <= limits.max:
+        raise ShapeError(
+            f"{what} reach from {low} to {high}, {dtype} from {limits.min} to {limits.max}; give a "
+            f"wider dtype{where}"
+        )
+
+
+def _find_ends(host: np.ndarray, dtype: DType) -> tuple[Scalar, Scalar]:
+    """Return the least and the greatest of values, of finite ones alone for a dtype of floats."""
+    number = int if host.dtype.kind in "iu" else float
+    with np.errstate(invalid="ignore"):  # NumPy warns of NaN in bfloat16
+        low, high = host.min(), host.max()
+        if dtype.is_float and not (np.isfinite(low) and np.isfinite(high)):
+            finite = host[np.isfinite(host)]
+            low, high = (finite.min(), finite.max()) if finite.size else (0, 0)
+    return number(low), number(high)
+
+
+def check_numbers(dtype: np.dtype[Any], what: str) -> None:
+    """Raise unless values are numbers of some dtype.
+
+    Args:
+        dtype: of NumPy.
+        what: the subject and verb of the message.
+
+    Raises:
+        ShapeError: they are texts, dates, objects, complex or of several parts.
+    """
+    if dtype.kind not in "biufV" or issubclass(dtype.type, np.void):
+        raise ShapeError(f"{what} of type {dtype}, which is no dtype of Mithril; give numbers")
 
 
 def one_dtype(devices: Sequence[int], dtypes: Sequence[DType]) -> DType:
