@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mithril import P
 
+from tests.conformance.engines import BACKENDS
+from tests.conformance.engines import opened as engine
 from tests.profiles import scaled
 
 MESHES = ((2,), (3,), (2, 2), (4, 2))
@@ -73,3 +75,18 @@ def test_a_position_is_traced() -> None:
     x = backend.array([0, 1, 2, 3])
     assert [step(x, i).numpy().tolist() for i in (0, 1, 7)] == [[0, 1], [1, 2], [2, 3]]
     assert step.recompiles == 1
+
+
+@pytest.mark.parametrize("name", [n for n in BACKENDS if n != "mlx"])
+def test_masks_and_starts_of_few_bits(name: str) -> None:
+    """A split dimension is longer than what int8 holds; parts of a mask meet in a sum."""
+    backend, size = engine(name, x=2), 300
+    mask = np.arange(size) % 3 == 0
+    split = backend.array(mask, sharding=P("x"))
+    for dtype in ("int8", "uint8", "int16", "int64"):
+        start = backend.array(np.asarray(100, dtype))
+        found = mnp.dynamic_slice(split, start, 7, axis=0)
+        np.testing.assert_array_equal(found.numpy(), mask[100:107])
+        written = mnp.dynamic_update_slice(split, backend.array(~mask[:7]), start, axis=0)
+        expected = np.concatenate([mask[:100], ~mask[:7], mask[107:]])
+        np.testing.assert_array_equal(written.numpy(), expected)

@@ -177,7 +177,7 @@ def _read_part(x: Any, axis: int, start: Any, size: int) -> Any:
     found = apply_one(DynamicSlice((axis,), (size,)), padded, start + size)
     places = _count_along(x, axis, found.shape) + start
     inside = logical_and(places >= 0, places < count)
-    return where(inside, found, 0)
+    return where(inside, found, found._constant(0, found.dtype))
 
 
 def _align(update: Any, axis: int, start: Any, count: int) -> tuple[Any, Any, Any]:
@@ -216,6 +216,8 @@ def _count_along(like: Any, axis: int, shape: Shape) -> Any:
 
 def _clamp(start: Any, last: int) -> Any:
     """Return a start as int32 from 0 to the last one that is possible."""
+    if start.dtype.itemsize < DType.int32.itemsize:  # which may not hold the last one
+        start = cast(start, DType.int32)
     return cast(maximum(minimum(start, last), 0), DType.int32)
 
 

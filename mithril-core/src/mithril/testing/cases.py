@@ -91,6 +91,9 @@ _TABLE: list[Row] = [
         )
         for operands in ((X, ROW), (N, integers(6)))
     ),
+    [ops.Add(), TRUTH, LIES],
+    [ops.Multiply(), TRUTH, LIES],
+    [ops.Abs(), TRUTH],
     [ops.LogicalAnd(), TRUTH, LIES],
     [ops.LogicalAnd(), TRUTH, booleans(6)],
     [ops.LogicalOr(), TRUTH, LIES],

@@ -24,7 +24,10 @@ def all_reduce(op: ops.AllReduce, types: Types) -> KernelRun:
     """The reduction over a group, of one operand or of a bucket.
 
     XLA drops NaN from a maximum between devices on CPU: floats travel as integers in their order.
+    A sum of booleans is whether one of them is true; XLA would count them.
     """
+    if op.reduction == "sum" and types[0].dtype == "bool":
+        op = replace(op, reduction="max")
     reduce = _REDUCE[op.reduction]
     if op.reduction == "sum":
         return lambda *operands: tuple(reduce(operands, op.axes))
@@ -78,7 +81,7 @@ def reduce_scatter(op: ops.ReduceScatter, types: Types) -> KernelRun:
         return _scatter_flat(op, types)
     if empty := _empty(op, types):
         return empty
-    if op.reduction == "sum":
+    if op.reduction == "sum" and types[0].dtype != "bool":
         return lambda x: lax.psum_scatter(x, op.axes, scatter_dimension=op.dimension, tiled=True)
     size = types[0].shape[op.dimension] // op.count
     reduce = all_reduce(ops.AllReduce(op.axes, op.reduction), types)

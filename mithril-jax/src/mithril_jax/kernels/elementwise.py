@@ -15,7 +15,7 @@ from mithril_jax.kernels.table import kernel, same
 
 same({
     ops.Negate: lax.neg, ops.Exp: lax.exp, ops.Log: lax.log, ops.Sqrt: lax.sqrt, ops.Rsqrt:
-    lax.rsqrt, ops.Tanh: lax.tanh, ops.Sin: lax.sin, ops.Cos: lax.cos, ops.Abs: lax.abs, ops.Sign:
+    lax.rsqrt, ops.Tanh: lax.tanh, ops.Sin: lax.sin, ops.Cos: lax.cos, ops.Abs: jnp.abs, ops.Sign:
     lax.sign, ops.LogicalNot: lax.bitwise_not, ops.BitwiseInvert: lax.bitwise_not, ops.Sigmoid:
     lax.logistic, ops.Expm1: lax.expm1, ops.Log1p: lax.log1p, ops.Tan: lax.tan, ops.Arctan:
     lax.atan, ops.Sinh: lax.sinh, ops.Cosh: lax.cosh, ops.Erf: lax.erf, ops.IsFinite: lax.is_finite,
@@ -30,6 +30,7 @@ _BINARY: dict[type[Any], KernelRun] = {
     ops.BitwiseAnd: lax.bitwise_and, ops.BitwiseOr: lax.bitwise_or, ops.BitwiseXor: lax.bitwise_xor,
     ops.LeftShift: lax.shift_left, ops.FloorDivide: jnp.floor_divide, ops.Remainder: jnp.remainder,
 }  # fmt: skip
+_OF_BOOL: dict[type[Any], KernelRun] = {ops.Add: lax.bitwise_or, ops.Multiply: lax.bitwise_and}
 
 
 def broadcast_to(shape: Shape, type: TensorType) -> KernelRun:
@@ -45,6 +46,8 @@ def binary(op: Any, types: Types) -> KernelRun:
     """A function of two operands, each stretched to the shape of the result."""
     (result,) = op.infer(types)
     function = _BINARY[type(op)]
+    if result.dtype == "bool":
+        function = _OF_BOOL.get(type(op), function)
     if types[0].shape == types[1].shape:
         return function
     left, right = (broadcast_to(result.shape, t) for t in types)

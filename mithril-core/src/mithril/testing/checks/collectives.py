@@ -42,7 +42,7 @@ def _all_reduce(x: Tensor, axes: Axes, count: int) -> Made:
     apply = x.builder.apply
     made = {r: apply(AllReduce(axes, r), x)[0] for r in ("sum", "max", "min")}
     first, second = apply(AllReduce(axes, "sum"), x, x + x)
-    return {**made, "bucket": first - second}
+    return {**made, "bucket": first + second}
 
 
 def _reduce_scatter(x: Tensor, axes: Axes, count: int) -> Made:
@@ -95,7 +95,7 @@ def _start_and_wait(x: Tensor, axes: Axes, count: int) -> Made:
     parts = apply(Start(AllGather(axes, 0, count)), x)
     work = x + x
     (total,), (whole,) = apply(Wait(), *sums), apply(Wait(), *parts)
-    return {"sum": total - work, "gather": whole}
+    return {"sum": total + work, "gather": whole}
 
 
 def _each(kinds: Mapping[str, Op], x: Tensor) -> Made:
@@ -124,7 +124,7 @@ KINDS: dict[str, Make] = {
 DTYPES = {
     Level.smoke: ("float32",),
     Level.basic: ("float32", "bfloat16", "int32"),
-    Level.full: ("float32", "float64", "bfloat16", "float16", "int32", "int8", "uint8"),
+    Level.full: ("float32", "float64", "bfloat16", "float16", "int32", "int8", "uint8", "bool"),
 }
 
 
@@ -206,8 +206,8 @@ def values_for(program: Program) -> np.ndarray:
     """Return small whole numbers for the input of a program, floats with NaN and infinities."""
     (entering,) = program.inputs
     dtype = entering.type.dtype
-    low = 0 if str(dtype).startswith("u") else -9
-    host = np.random.default_rng(0).integers(low, 9, entering.type.shape)
+    low, high = (0, 2) if dtype == "bool" else (0 if dtype.startswith("u") else -9, 9)
+    host = np.random.default_rng(0).integers(low, high, entering.type.shape)
     made: np.ndarray = host.astype(dtype.numpy)
     if dtype.is_float:
         made[3, 2], made[-1, 0], made[0, 1] = np.nan, np.inf, -np.inf
