@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import mithril as ml
+import ml_dtypes
 import numpy as np
 import pytest
 from mithril import P
@@ -26,6 +27,24 @@ class Samples:
 
     def __getitem__(self, i: int) -> Any:
         return self.samples[i]
+
+
+class Several(Samples):
+    """A data set whose `__getitems__` gives something else than a sample for each position."""
+
+    def __init__(self, given: Any) -> None:
+        super().__init__(X[0], X[1])
+        self.given = given
+
+    def __getitems__(self, rows: list[int]) -> Any:
+        return self.given
+
+
+class Short(Samples):
+    """A data set that ends before its length says so."""
+
+    def __getitem__(self, i: int) -> Any:
+        return self.samples[i] if i == 0 else next(iter(()))
 
 
 def make(data: Any = X, size: Any = 2, **options: Any) -> ml.data.Batches:
@@ -168,8 +187,75 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (
         lambda: run({"y": np.array([1, 2**40])}), ml.ShapeError,
-        "field 'y' of the data has values from 1 to 1099511627776, and int32 reaches from "
-        "-2147483648 to 2147483647; give dtypes={'y': …} a wider one",
+        "values of field 'y' of the data reach from 1 to 1099511627776, int32 from -2147483648 to "
+        "2147483647; give a wider dtype in dtypes={'y': …}",
+    ),
+    (
+        lambda: run({"y": np.array([1e300, 1.0])}), ml.ShapeError,
+        "values of field 'y' of the data reach from 1.0 to 1e+300, float32 from -3.4028234663852886"
+        "e+38 to 3.4028234663852886e+38; give a wider dtype in dtypes={'y': …}",
+    ),
+    (
+        lambda: run({"y": Y * 1e5}, dtypes={"y": "float16"}), ml.ShapeError,
+        "values of field 'y' of the data reach from 0.0 to 100000.0, float16 from -65504.0 to",
+    ),
+    (
+        lambda: run({"y": np.array([1.0, np.nan])}, dtypes={"y": "int32"}), ml.ShapeError,
+        "values of field 'y' of the data are not finite in places, as no int32 is; give a float "
+        "dtype in dtypes={'y': …}, or replace them",
+    ),
+    (
+        lambda: run({"y": np.array([1.0, 1.7])}, dtypes={"y": "int32"}), ml.ShapeError,
+        "field 'y' of the data has values that are not whole, such as 1.7, and becomes int32; round "
+        "them, or give dtypes={'y': …} a float dtype",
+    ),
+    (
+        lambda: run({"y": np.array([0.0, 0.5])}, dtypes={"y": "bool"}), ml.ShapeError,
+        "field 'y' of the data has values that are not whole, such as 0.5, and becomes bool",
+    ),
+    (
+        lambda: make({"x": np.array(["a", "b"])}), ml.ShapeError,
+        "field 'x' of the data is of type <U1, which is no dtype of Mithril; give numbers",
+    ),
+    (
+        lambda: make({"x": np.zeros(3, [("a", int)])}), ml.ShapeError,
+        "field 'x' of the data is of type [('a', '<i8')], which is no dtype of Mithril",
+    ),
+    (
+        lambda: make({"x": np.ones(3, ml_dtypes.float8_e4m3fn)}), ml.ShapeError,
+        "field 'x' of the data has elements of another kind; dtype 'float8_e4m3fn' is not supported",
+    ),
+    (
+        lambda: make({"x": [X, X]}), ml.ShapeError,
+        "field 'x' of the data is a list of arrays; give one array whose first dimension counts "
+        "samples, such as np.stack(…), or a tuple where each is a field",
+    ),
+    (
+        lambda: run(Samples({"x": 0}, {"x": 0.5})), ml.ShapeError,
+        "sample 1 of the data set has 'x' of float64, the first one of int64, which does not hold "
+        "it; make all of them alike, or say what they become in dtypes={'x': …}",
+    ),
+    (
+        lambda: run(iter([True, 7])), ml.ShapeError,
+        "a sample of the data set has 'data' of int64, the first one of bool, which does not hold",
+    ),
+    (
+        lambda: run(Several([])), ml.ShapeError,
+        "data set returns a list with 0 samples from __getitems__ of 2 positions; return a list "
+        "with a sample for each",
+    ),
+    (
+        lambda: run(Several({"x": X[:1]}), 1), ml.ShapeError,
+        "data set returns a dict with 0 samples from __getitems__ of 1 positions",
+    ),
+    (
+        lambda: run(Short(X[0], X[1])), ml.ShapeError,
+        "data set raises StopIteration when it is asked for 1; let its length say how many samples "
+        "it has",
+    ),
+    (
+        lambda: run(Short(X, X), None), ml.ShapeError,
+        "data set raises StopIteration when it is asked for 1; let its length say how many samples",
     ),
     (
         lambda: run(Samples({"x": X[0]}, {"z": X[0]})), ml.ShapeError,

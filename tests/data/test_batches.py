@@ -162,6 +162,69 @@ def test_arrays_of_a_framework_and_of_mithril(backend: ml.Backend) -> None:
         np.testing.assert_array_equal(batch["x"].astype("float32").numpy(), expected)
 
 
+class Column:
+    """A column of pandas: rows are read by their labels, which are not their positions."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.shape, self.dtype, self.values = values.shape, values.dtype, values
+        self.iloc = values
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        raise AssertionError("these are labels")
+
+    def to_numpy(self) -> np.ndarray:
+        return self.values
+
+
+class Frame:
+    """A table of pandas."""
+
+    def __init__(self, columns: dict[str, np.ndarray]) -> None:
+        self._columns = {name: Column(values) for name, values in columns.items()}
+        self.iloc, self.columns = object(), list(columns)
+        self.shape = (ROWS, len(columns))
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, name: str) -> Column:
+        return self._columns[name]
+
+    def items(self) -> Any:
+        return self._columns.items()
+
+
+@pytest.mark.parametrize("shuffle", [None, 5])
+def test_columns_of_pandas_are_read_by_position(shuffle: int | None, backend: ml.Backend) -> None:
+    columns = {"x": X[:, 0], "y": Y}
+    table: dict[str, Any] = {name: Column(values) for name, values in columns.items()}
+    for data in (table, Frame(columns)):
+        for batch in ml.data.batches(data, 8, backend=backend, shuffle=shuffle):
+            np.testing.assert_array_equal(batch["x"].numpy(), X[batch["y"].numpy(), 0])
+    seen = [b.numpy() for b in ml.data.batches(Column(Y), 8, backend=backend, shuffle=shuffle)]
+    assert sorted(np.concatenate(seen)) == list(range(ROWS))
+
+
+def test_an_iterable_data_set_of_pytorch(backend: ml.Backend) -> None:
+    """It may have a length, and has `data[i]`, which raises."""
+    data = pytest.importorskip("torch.utils.data")
+
+    class Flow(data.IterableDataset):  # type: ignore[misc,name-defined]
+        def __len__(self) -> int:
+            return ROWS
+
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            return iter([{"x": X[i], "y": int(Y[i])} for i in range(ROWS)])
+
+    batches = ml.data.batches(Flow(), 8, backend=backend)
+    expected = [list(range(i, min(i + 8, ROWS))) for i in range(0, ROWS, 8)]
+    assert (batches.steps_per_epoch, batches.steps_left) == (3, 3)
+    assert rows_of(batches) == expected
+    loader = ml.data.batches(data.DataLoader(Flow(), batch_size=8), backend=backend, epochs=2)
+    assert (loader.steps_per_epoch, loader.steps_left) == (3, 6)
+    assert rows_of(loader) == expected * 2
+
+
 def test_a_data_loader_of_pytorch(backend: ml.Backend) -> None:
     data = pytest.importorskip("torch.utils.data")
     import torch
@@ -208,6 +271,33 @@ def test_dtypes(backend: ml.Backend) -> None:
     assert [str(batch[k].dtype) for k in data] == ["float16", "int64", "bool", "uint8"]
     (lone,) = ml.data.batches(X, ROWS, backend=backend, dtypes={"data": "bfloat16"})
     assert lone.dtype == "bfloat16"
+
+
+def test_dtypes_of_samples_that_are_not_alike(backend: ml.Backend) -> None:
+    """Numbers of a narrower kind than the first one become its kind; `dtypes=` says otherwise."""
+    for first, then, said, expected in (
+        (0.5, 1, {}, "float32"), (2, True, {}, "int32"), (0, 0.5, {"x": "float32"}, "float32"),
+        (True, 7, {"x": "int8"}, "int8"), (1.0, 7.0, {"x": "uint8"}, "uint8"),
+    ):  # fmt: skip
+        for data in ([{"x": first}, {"x": then}], iter([{"x": first}, {"x": then}])):
+            (batch,) = ml.data.batches(data, 2, backend=backend, dtypes=said)
+            assert batch["x"].dtype == expected
+            assert batch["x"].numpy().tolist() == [first, then]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(">f8", "float32"), (">i8", "int32"), (">u2", "uint16")]
+)
+def test_dtypes_whatever_the_order_of_bytes(given: str, expected: str, backend: ml.Backend) -> None:
+    for batch in ml.data.batches({"y": Y.astype(given)}, 8, backend=backend, shuffle=1):
+        assert batch["y"].dtype == expected
+        assert max(batch["y"].numpy()) < ROWS
+
+
+def test_what_is_not_finite_stays_so(backend: ml.Backend) -> None:
+    values = np.array([np.nan, np.inf, -np.inf, 1.0])
+    (batch,) = ml.data.batches(values, 4, backend=backend, dtypes={"data": "float16"})
+    np.testing.assert_array_equal(batch.numpy(), values.astype(np.float16))
 
 
 def test_batches_are_copies(backend: ml.Backend) -> None:
@@ -275,6 +365,7 @@ def test_numbers_of_steps(backend: ml.Backend) -> None:
     endless = ml.data.batches(BOTH, 8, backend=backend, epochs=None)
     assert endless.steps_left is None
     assert ml.data.batches(make_ready, backend=backend).steps_left is None
+    assert ml.data.batches(make_ready(), backend=backend).steps_per_epoch is None
 
 
 @given(
@@ -312,6 +403,8 @@ def test_what_follows_a_state_is_what_would_have_followed(
     state = json.loads(json.dumps(first.state()))
     second = make()
     second.restore(state)
+    if not second.steps_left:  # it was taken with the last batch of a loop
+        assert rows_of(second) == []
     assert second.steps_left == first.steps_left
     rest = rows_of(second)
     assert found + rest == expected[: len(found) + len(rest)]

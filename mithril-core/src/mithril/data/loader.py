@@ -16,15 +16,8 @@ from mithril.data.items import Item, check_alike, read_item
 from mithril.data.order import Position, permute, read_count, read_shuffle
 from mithril.data.placing import HostBatch, Placing, Specs, find_backend, read_dtypes
 from mithril.data.prefetch import read_ahead
-from mithril.data.sources import (
-    BatchTable,
-    ReadyRows,
-    Rows,
-    StackedRows,
-    Stream,
-    Table,
-    open_source,
-)
+from mithril.data.samples import BatchTable, ReadyRows, StackedRows
+from mithril.data.sources import Rows, Stream, Table, open_source
 from mithril.errors import OptionError, ShapeError, kind_of
 from mithril.keywords import checked_keywords
 from mithril.runtime.backend import Backend
@@ -68,10 +61,8 @@ class Batches:
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """How many batches a whole epoch has; None where only the iterable knows."""
-        if isinstance(self._source, Stream):
-            return None
-        return self._count_steps(0)
+        """How many batches a whole epoch has; None for an iterable that has no length."""
+        return None if self._source.count is None else self._count_steps(0)
 
     @property
     def steps_left(self) -> int | None:
@@ -182,8 +173,9 @@ class Batches:
 
     def _count_steps(self, taken: int) -> int:
         """Return how many batches an epoch has after some samples."""
-        assert not isinstance(self._source, Stream)
-        left, size = self._source.count - taken, self._size or 1
+        count, size = self._source.count, self._size or 1
+        assert count is not None, "whoever asks knows how many there are"
+        left = count - taken
         return max(0, left // size if self._drop_last else -(-left // size))
 
     def _read(self, start: Position, end: int | None) -> Iterator[tuple[HostBatch, Position]]:
@@ -239,7 +231,7 @@ class Batches:
             form = form or read_item(given[0])
             samples = [read_item(sample, form.structure) for sample in given]
             for sample in samples:
-                check_alike(sample, "a sample", form)
+                check_alike(sample, "a sample", form, self._placing.dtypes)
             yield StackedRows(samples, form), len(samples)
 
 
@@ -323,7 +315,7 @@ def batches(
             raise OptionError(f"{option}={value!r} is neither True nor False; give one of them")
     _check_ready(size, drop_last, per_process, sharding)
     placing = Placing(find_backend(backend), sharding, read_dtypes(dtypes), per_process)
-    source = open_source(data, size is not None)
+    source = open_source(data, size is not None, placing.dtypes)
     if isinstance(source, Stream) and seed is not None:
         raise OptionError(
             f"shuffle={seed} needs data with positions, and {kind_of(data)} gives its items in its "

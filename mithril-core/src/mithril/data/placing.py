@@ -19,6 +19,7 @@ from mithril.data.sources import Rows
 from mithril.errors import OptionError, ShapeError, listing, nearest
 from mithril.mesh import Box, PartitionSpec, Sharding, edges
 from mithril.runtime.backend import Backend
+from mithril.runtime.host import check_numbers, check_range
 from mithril.runtime.placement import read_placement
 from mithril.runtime.processes import list_backends
 from mithril.runtime.specification import TensorSpec
@@ -162,12 +163,15 @@ class Placing:
 
         Processes see different rows, and all have to find the same.
         """
-        found = self.dtypes.get(field.name or LONE)
-        if found is None and field.dtype == np.float64:
-            found = self.backend.precision.default
-        elif found is None:
-            found = DType.int32 if field.dtype == np.int64 else as_dtype(field.dtype)
-        self.backend.check_dtype(found)
+        name = field.name or LONE
+        what = f"field '{name}' of the data"
+        check_numbers(field.dtype, f"{what} is")
+        found = self.dtypes.get(name)
+        if found is None:
+            found = _read_dtype(field.dtype, what)
+            narrow = {DType.float64: self.backend.precision.default, DType.int64: DType.int32}
+            found = narrow.get(found, found)
+        self.backend.check_dtype(found, what)
         return found
 
 
@@ -176,18 +180,35 @@ def _shift(box: Box, rows: int) -> Box:
     return (slice(box[0].start - rows, box[0].stop - rows), *box[1:])
 
 
+def _read_dtype(dtype: np.dtype[Any], what: str) -> DType:
+    """Return the dtype that NumPy's means, whatever the order of the bytes.
+
+    Raises:
+        ShapeError: Mithril has none.
+    """
+    try:
+        return as_dtype(dtype)
+    except ShapeError as error:
+        raise ShapeError(
+            f"{what} has elements of another kind; {error}; leave it out, or say in dtypes= what "
+            f"it becomes"
+        ) from error
+
+
 def _convert(part: np.ndarray, dtype: DType, name: str) -> np.ndarray:
     """Return values in the dtype of their field.
 
     Raises:
         ShapeError: it does not hold them.
     """
-    if dtype.is_integer and part.dtype.kind in "iu" and part.size:
-        limits, low, high = np.iinfo(str(dtype)), int(part.min()), int(part.max())
-        if low < limits.min or high > limits.max:
+    said = f"dtypes={{'{name}': …}}"
+    check_range(part, dtype, f"values of field '{name}' of the data", f" in {said}")
+    if not dtype.is_float and part.dtype.kind not in "biu":
+        broken = part[part != np.trunc(part)]
+        if broken.size:
             raise ShapeError(
-                f"field '{name}' of the data has values from {low} to {high}, and {dtype} reaches "
-                f"from {limits.min} to {limits.max}; give dtypes={{'{name}': …}} a wider one"
+                f"field '{name}' of the data has values that are not whole, such as {broken[0]}, "
+                f"and becomes {dtype}; round them, or give {said} a float dtype"
             )
     return part.astype(dtype.numpy, copy=False)
 

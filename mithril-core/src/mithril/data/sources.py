@@ -6,13 +6,14 @@ Arrays and data sets are read by position, iterables in their order. A batch tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from mithril.data.items import LONE, Field, Item, check_alike, read_item, read_leaf
+from mithril.data.items import LONE, Field, Item, is_container, read_item, read_leaf
+from mithril.data.samples import BatchTable, read_data_set
 from mithril.errors import OptionError, ShapeError, kind_of
 from mithril.mesh import Box
 from mithril.runtime.array import Array
@@ -53,11 +54,6 @@ class Table(Protocol):
 
     def take(self, rows: np.ndarray) -> Rows:
         """Return the batch of the samples at some positions."""
-
-
-def _enlarge(form: Item, count: int) -> tuple[Field, ...]:
-    """Return the fields of a batch of samples."""
-    return tuple(f._replace(shape=(count, *f.shape)) for f in form.fields)
 
 
 # ---------------------------------------------------------------------- arrays
@@ -104,7 +100,7 @@ class ArrayRows:
     @property
     def fields(self) -> tuple[Field, ...]:
         """Its arrays, whole."""
-        return _enlarge(self.table.form, len(self.rows))
+        return self.table.form.list_fields(len(self.rows))
 
     def read(self, number: int, box: Box) -> np.ndarray:
         """Return what a box cuts out of a field."""
@@ -129,7 +125,7 @@ def read_arrays(data: object) -> ArrayTable:
     Raises:
         ShapeError: one is none, or their first dimensions differ, or there is none.
     """
-    item = read_item(data, take=_read_array)
+    item = read_item(data, take=_read_array, opens_lists=False)
     if not item.leaves:
         raise ShapeError("data have no arrays; give a dict or tuple with at least one")
     lengths = {name or LONE: x.shape[0] for name, x in zip(item.names, item.leaves, strict=True)}
@@ -144,6 +140,13 @@ def read_arrays(data: object) -> ArrayTable:
 
 
 def _read_array(value: Any, name: str) -> object:
+    if is_container(value):
+        raise ShapeError(
+            f"field '{name or LONE}' of the data is a list of arrays; give one array whose first "
+            f"dimension counts samples, such as np.stack(…), or a tuple where each is a field"
+        )
+    if hasattr(value, "iloc"):  # data of pandas are read by the labels of rows, but so
+        value = value.to_numpy()
     is_array = hasattr(value, "shape") and hasattr(value, "dtype")
     if not is_array and not isinstance(value, list):
         raise ShapeError(
@@ -165,154 +168,7 @@ def _read_array(value: Any, name: str) -> object:
     return array
 
 
-# ---------------------------------------------------------------------- data sets
-
-
-@dataclass(frozen=True)
-class SampleTable:
-    """A data set: samples that are read one by one.
-
-    Args:
-        data: has `len(data)` and `data[i]`, or `data.__getitems__(positions)` for several at once.
-        form: the first sample.
-    """
-
-    data: Any
-    form: Item
-
-    @property
-    def count(self) -> int:
-        """How many samples there are."""
-        return len(self.data)
-
-    def take(self, rows: np.ndarray) -> Rows:
-        """Return the batch of some samples."""
-        return SampleRows(self, rows)
-
-    def read(self, rows: Sequence[int]) -> dict[int, Item]:
-        """Return samples by position."""
-        several = getattr(self.data, "__getitems__", None)
-        given = [self.data[row] for row in rows] if several is None else several(list(rows))
-        found = {}
-        for row, sample in zip(rows, given, strict=True):
-            found[row] = read_item(sample, self.form.structure)
-            check_alike(found[row], f"sample {row}", self.form)
-        return found
-
-
-@dataclass(frozen=True)
-class SampleRows:
-    """Some samples of a data set; each is read once, when a part of it is asked for."""
-
-    table: SampleTable
-    rows: np.ndarray
-    known: dict[int, Item] = field(default_factory=dict)
-
-    @property
-    def structure(self) -> Structure:
-        """The form of the batch."""
-        return self.table.form.structure
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """Its arrays, whole."""
-        return _enlarge(self.table.form, len(self.rows))
-
-    def read(self, number: int, box: Box) -> np.ndarray:
-        """Return what a box cuts out of a field."""
-        rows = [int(row) for row in self.rows[box[0]]]
-        lacking = [row for row in rows if row not in self.known]
-        self.known.update(self.table.read(lacking) if lacking else {})
-        return _stack([self.known[row].leaves[number] for row in rows], self.fields[number], box)
-
-
-def _stack(leaves: list[np.ndarray], of: Field, box: Box) -> np.ndarray:
-    if not leaves:
-        return np.empty([part.stop - part.start for part in box], of.dtype)
-    return np.stack([leaf[box[1:]] for leaf in leaves])
-
-
-def read_data_set(data: Any) -> SampleTable:
-    """Return a data set as a table.
-
-    Raises:
-        ShapeError: it is empty.
-    """
-    if not len(data):
-        raise ShapeError(f"data set is empty: {kind_of(data)} of length 0; give at least a sample")
-    return SampleTable(data, read_item(data[0]))
-
-
 # ---------------------------------------------------------------------- iterables
-
-
-@dataclass(frozen=True)
-class StackedRows:
-    """Samples that an iterable gave one after the other.
-
-    Args:
-        samples: they.
-        form: the first one of the iterable.
-    """
-
-    samples: list[Item]
-    form: Item
-
-    @property
-    def structure(self) -> Structure:
-        """The form of the batch."""
-        return self.form.structure
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """Its arrays, whole."""
-        return _enlarge(self.form, len(self.samples))
-
-    def read(self, number: int, box: Box) -> np.ndarray:
-        """Return what a box cuts out of a field."""
-        leaves = [sample.leaves[number] for sample in self.samples[box[0]]]
-        return _stack(leaves, self.fields[number], box)
-
-
-@dataclass(frozen=True)
-class ReadyRows:
-    """A batch that a source gave ready made."""
-
-    item: Item
-
-    @property
-    def structure(self) -> Structure:
-        """The form of the batch."""
-        return self.item.structure
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """Its arrays, whole."""
-        return self.item.fields
-
-    def read(self, number: int, box: Box) -> np.ndarray:
-        """Return what a box cuts out of a field."""
-        return np.array(self.item.leaves[number][box])
-
-
-@dataclass(frozen=True)
-class BatchTable:
-    """A data set whose items are batches already; `rows` of it are single ones.
-
-    Args:
-        data: has `len(data)` and `data[i]`.
-    """
-
-    data: Any
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.data)
-
-    def take(self, rows: np.ndarray) -> Rows:
-        """Return one batch."""
-        return ReadyRows(read_item(self.data[int(rows[0])]))
 
 
 @dataclass
@@ -325,6 +181,14 @@ class Stream:
 
     data: Any
     _is_begun: bool = False
+
+    @property
+    def count(self) -> int | None:
+        """How many items an epoch has; None where nobody knows."""
+        try:
+            return len(self.data)
+        except TypeError:  # it has no length, or is a loader of what has none
+            return None
 
     def open(self, skip: int) -> Iterator[Any]:
         """Return the items of an epoch from some position on.
@@ -355,17 +219,22 @@ class Stream:
 _END = object()
 
 
-def open_source(data: Any, has_size: bool) -> Table | BatchTable | Stream:
+def open_source(
+    data: Any, has_size: bool, said: Collection[str] = ()
+) -> Table | BatchTable | Stream:
     """Return what data are.
 
     Args:
         data: arrays, a data set, an iterable or a function that returns one.
         has_size: whether batches are made of samples.
+        said: fields whose dtype somebody gave.
 
     Raises:
         ShapeError: arrays do not fit together, or there is no sample.
         OptionError: it is nothing of all that, or arrays without a size.
     """
+    if hasattr(data, "iloc") and hasattr(data, "columns"):  # a table of pandas
+        data = dict(data.items())
     if isinstance(data, Mapping | tuple) or (hasattr(data, "shape") and hasattr(data, "dtype")):
         if not has_size:
             raise OptionError(
@@ -380,7 +249,12 @@ def open_source(data: Any, has_size: bool) -> Table | BatchTable | Stream:
             )
         return table
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, str):
-        found: SampleTable = read_data_set(data)
+        try:
+            found = read_data_set(data, said)
+        except NotImplementedError:
+            if not hasattr(data, "__iter__"):
+                raise
+            return Stream(data)  # an IterableDataset of PyTorch, which may have a length, too
         return found if has_size else BatchTable(data)
     if callable(data) or (hasattr(data, "__iter__") and not isinstance(data, str)):
         return Stream(data)
@@ -390,4 +264,4 @@ def open_source(data: Any, has_size: bool) -> Table | BatchTable | Stream:
     )
 
 
-__all__ = ["BatchTable", "Rows", "StackedRows", "Stream", "Table", "open_source"]
+__all__ = ["Rows", "Stream", "Table", "open_source"]
