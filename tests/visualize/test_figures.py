@@ -157,6 +157,21 @@ def test_layers_that_differ_in_their_numbers_share_a_row() -> None:
     assert {"all 12 layers", "block_{0-11}.weight", "block_{0-11}.bias"} <= set(shown)
 
 
+def test_rows_are_joined_where_that_keeps_their_names() -> None:
+    model = ml.Model()
+    for name in ("block_01", "block_02", "a0_b0", "a1_b1", "grid_0_0", "grid_0_1"):
+        model += ml.Linear(8, name=name)
+    compiled = ml.compile(model, ml.NumpyBackend(GRID), shapes={"input": (4, 8)})
+    shown = texts(visualize.plot_partition_map(compiled.get_partition_map()))
+    names = {text for text in shown if text.endswith(".bias")}
+    assert names == {
+        "block_0{1-2}.bias",
+        "a0_b0.bias",
+        "a1_b1.bias",
+        "grid_0_{0-1}.bias",
+    }
+
+
 def test_a_map_of_placed_layers_says_where_they_run() -> None:
     model = ml.Model()
     model += ml.Linear(8, name="first", device_id=0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mithril.ir import registry
+from mithril.ir import Node, registry
 from mithril.ir.rewrite import all_nodes
 from mithril.plan import Plan, Port
 
@@ -36,15 +36,24 @@ def partition_map(plan: Plan, parameters: Sequence[str]) -> Map:
         "stages": _stages(plan),
         "layers": {path: {"devices": devices} for path, devices in layers.items()},
         "parameters": dict(held),
-        "devices": {
-            device: {
-                "layers": [path for path, devices in layers.items() if device in devices],
-                "parameters": [name for name, entry in held if device in entry["devices"]],
-                "bytes": sum(entry["bytes"] for _, entry in held if device in entry["devices"]),
-            }
-            for device in range(plan.mesh.size)
-        },
+        "devices": _devices(plan.mesh.size, layers, held),
     }
+
+
+def _devices(
+    count: int, layers: Mapping[str, Sequence[int]], held: Sequence[tuple[str, Map]]
+) -> dict[int, Map]:
+    found: dict[int, Map] = {
+        device: {"layers": [], "parameters": [], "bytes": 0} for device in range(count)
+    }
+    for path, devices in layers.items():
+        for device in devices:
+            found[device]["layers"].append(path)
+    for name, entry in held:
+        for device in entry["devices"]:
+            found[device]["parameters"].append(name)
+            found[device]["bytes"] += entry["bytes"]
+    return found
 
 
 def _describe_port(port: Port) -> tuple[str, Map]:
@@ -62,15 +71,20 @@ def _describe_port(port: Port) -> tuple[str, Map]:
     return port.name, entry
 
 
-def _scopes(plan: Plan, number: int) -> list[str]:
+def _list_scopes(plan: Plan, number: int) -> list[str]:
     nodes = all_nodes(plan.stages[number].program.graph)
-    scopes = dict.fromkeys(n.scope for n in nodes if n.scope and not n.op.is_collective)
-    return [scope for scope in scopes if not _is_op(scope)]
+    own = (n for n in nodes if n.scope and not (n.op.is_collective or _is_on_its_way(n)))
+    return list(dict.fromkeys(node.scope for node in own))
 
 
-def _is_op(scope: str) -> bool:
-    """Whether a scope is that of an operand on its way to an op, which bears the op's name."""
-    return scope.rpartition(".")[2] in registry() and "." in scope
+def _is_on_its_way(node: Node) -> bool:
+    """Whether a node moves what no layer made: its scope is the op that needs it, not a layer.
+
+    A layer may bear the name of an op, too; it knows its line.
+    """
+    is_asked = node.cause is not None and node.cause.consumer == node.scope
+    around, _, name = node.scope.rpartition(".")
+    return node.source is None and (is_asked or (around != "" and name in registry()))
 
 
 def _stages(plan: Plan) -> list[Map]:
@@ -79,7 +93,7 @@ def _stages(plan: Plan) -> list[Map]:
         {
             "name": stage.name,
             "devices": list(stage.devices),
-            "layers": _scopes(plan, number),
+            "layers": _list_scopes(plan, number),
             "runs": times[number],
         }
         for number, stage in enumerate(plan.stages)
@@ -89,6 +103,6 @@ def _stages(plan: Plan) -> list[Map]:
 def _layers(plan: Plan) -> dict[str, list[int]]:
     found: dict[str, set[int]] = {}
     for number, stage in enumerate(plan.stages):
-        for scope in _scopes(plan, number):
+        for scope in _list_scopes(plan, number):
             found.setdefault(scope, set()).update(stage.devices)
     return {path: sorted(devices) for path, devices in found.items()}

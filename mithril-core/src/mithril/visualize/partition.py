@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 PartitionMap = Mapping[str, Any]
 ROWS = 48
-NUMBER = re.compile(r"\d+")
+NUMBER = re.compile(r"0|[1-9][0-9]*")
+"""A number that is written as Python writes it: leading zeros stay in the text before it."""
 RUNS = PALETTE[-1]
 """Colour of what computes a layer."""
 
@@ -254,20 +255,28 @@ def _show_size(held: _Parameter, device: int) -> Cell:
 
 def _join(rows: Sequence[tuple[str, tuple[Cell, ...]]]) -> list[tuple[str, tuple[Cell, ...]]]:
     """Return rows of which those that differ in the numbers of their names only are one."""
-    found: dict[Hashable, list[str]] = {}
+    found: dict[tuple[str, tuple[Cell, ...]], list[str]] = {}
     for name, cells in rows:
         found.setdefault((NUMBER.sub("#", name), cells), []).append(name)
-    return [(_join_names(names), key[1]) for key, names in found.items()]  # type: ignore[index]
+    return [(name, cells) for (_, cells), names in found.items() for name in _join_names(names)]
 
 
-def _join_names(names: Sequence[str]) -> str:
-    """Return one name for several that differ in numbers.
+def _join_names(names: Sequence[str]) -> list[str]:
+    """Return names for several that differ in numbers: one, if they have all combinations of them.
 
     >>> _join_names(["block_0.up", "block_1.up", "block_2.up"])
-    'block_{0-2}.up'
+    ['block_{0-2}.up']
+    >>> _join_names(["a0.b0", "a1.b1", "a1.b2"])
+    ['a0.b0', 'a1.b{1-2}']
     """
-    between = NUMBER.split(names[0])
     found = [NUMBER.findall(name) for name in names]
     numbers = [sorted(set(map(int, column))) for column in zip(*found, strict=True)]
+    if math.prod(map(len, numbers)) > len(names):
+        at = next(column for column, n in enumerate(numbers) if len(n) > 1)
+        parts: dict[str, list[str]] = {}
+        for name, digits in zip(names, found, strict=True):
+            parts.setdefault(digits[at], []).append(name)
+        return [joined for part in parts.values() for joined in _join_names(part)]
+    between = NUMBER.split(names[0])
     shown = [str(n[0]) if len(n) == 1 else f"{{{list_numbers(n)}}}" for n in numbers]
-    return "".join(text + number for text, number in zip(between, [*shown, ""], strict=True))
+    return ["".join(text + number for text, number in zip(between, [*shown, ""], strict=True))]
