@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import mithril as ml
 import mithril.numpy as mnp
@@ -134,10 +135,28 @@ def test_gradients_on_arrays_are_planned_once() -> None:
         calls.append(x)
         return (x * x).sum()
 
-    gradient = ml.grad(f)
-    for _ in range(3):
-        close(gradient(opened("numpy", x=2).array([1.0, 2.0])), [2, 4])
-    assert len(calls) == 1
+    gradient, backend = ml.grad(f), ml.NumpyBackend(ml.Mesh(x=2))
+    for function in (gradient, gradient, ml.grad(f)):
+        close(function(backend.array([1.0, 2.0])), [2, 4])
+    assert (len(calls), len(backend.retraced)) == (3, 1)
+
+
+@every_backend
+def test_what_a_function_uses_from_around_it_is_that_of_the_call(name: str) -> None:
+    backend = opened(name, x=2)
+    x, batch = backend.array([1.0, 2.0]), [backend.array(1.0), 1.0]
+
+    def f(x: Any) -> Any:
+        return {"loss": (x * x * batch[0] * batch[1]).sum()}["loss"], batch[0]
+
+    gradient = ml.grad(f, has_aux=True)
+    for number in (2.0, 3.0, 2.0):
+        batch[0] = backend.array(number)
+        slope, around = gradient(x)
+        close(slope, [2 * number, 4 * number])
+        close(around, number)
+    batch[1] = 10.0
+    close(gradient(x)[0], [40, 80])
 
 
 @every_backend

@@ -210,3 +210,39 @@ def test_full_takes_numbers_that_are_known() -> None:
     for function in (lambda x, n: ml.numpy.full((2,), n), ml.numpy.full_like):
         with pytest.raises(ml.ShapeError, match="full takes a number that is known while"):
             ml.jit(function)(x, 3)
+
+
+def test_a_number_that_may_meet_float64_is_not_rounded_before() -> None:
+    x = BACKEND.array([1.0, 2.0], dtype="float64")
+    expected = x.numpy() * 0.1
+    for f in (ml.jit(lambda x, r: x * r), ml.jit(ml.checkpoint(mnp.multiply))):
+        np.testing.assert_array_equal(f(x, 0.1).numpy(), expected)
+        np.testing.assert_array_equal(f(x, np.float64(0.1)).numpy(), expected)
+    slope = ml.grad(lambda x, r: (x * r).sum())(x, 0.1)
+    np.testing.assert_array_equal(slope.numpy(), np.full(x.shape, 0.1))
+    beside = ml.jit(lambda x, y, r: y * r)(x, ARRAYS["float32"], 0.1)
+    assert beside.dtype == "float32"
+
+
+def test_a_number_stays_one_inside_of_checkpoints_loops_and_gradients() -> None:
+    x = BACKEND.ones(2, dtype="float16")
+    scale = ml.checkpoint(lambda x, s: x * s)
+    assert ml.jit(scale)(x, 0.5).dtype == "float16"
+
+    def iterate(carry: Any, _: Any) -> Any:
+        x, count = carry
+        return (x * 0.5, count + 1), x * count
+
+    plain, again = (
+        ml.scan(f, (ARRAYS["float32"], 0), length=2)[1].numpy()
+        for f in (iterate, ml.checkpoint(iterate))
+    )
+    np.testing.assert_array_equal(again, plain)
+    loss = ml.grad(lambda s, x: ((x * s).astype("float32").sum(), x * s), has_aux=True)
+    assert loss(0.5, x)[1].dtype == "float16"
+
+
+def test_limits_of_a_number_are_known_inside_of_a_checkpoint() -> None:
+    f = ml.jit(ml.checkpoint(add))
+    with pytest.raises(ml.ShapeError, match="argument 'n' of function 'add' is 256"):
+        f(ARRAYS["uint8"], 256)

@@ -146,16 +146,23 @@ _OF_SHAPE: Mapping[object, Callable[..., Any]] = {
 class Number(Tensor):
     """A traced scalar that was a Python number: it takes the dtype of the array it meets.
 
-    `known` is its value where the trace knows it; `met` are the dtypes it was taken in.
+    `known` is its value where the trace knows it; `met` are the dtypes it was taken in, also where
+    it stands for one of a trace around.
     """
 
     __slots__ = ("known", "met")
     is_number = True
 
-    def __init__(self, builder: Builder, value: Value, known: Scalar | None = None) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        value: Value,
+        known: Scalar | None = None,
+        met: set[DType] | None = None,
+    ) -> None:
         super().__init__(builder, value)
         self.known = known
-        self.met: set[DType] = set()
+        self.met: set[DType] = set() if met is None else met
 
     def _constant(self, value: Scalar, dtype: DType) -> Number:
         return Number(self.builder, self.builder.constant(value, dtype).value)

@@ -44,6 +44,8 @@ from mithril.types import DType, Scalar, TensorType, check_number
 
 EAGER_PLANS = 4096
 """How many plans of single ops a backend keeps; the one unused for longest goes first."""
+RETRACED = 256
+"""How many plans it keeps of functions that are traced at each call."""
 NUMBERS = 256
 """How many Python numbers that met arrays a backend keeps on its devices."""
 
@@ -97,6 +99,7 @@ class Backend(Creation, Shared):
         self.engine = look_at_engine(engine) if is_checking() else engine
         self._eager: Bindings[Hashable, None] = Bindings(EAGER_PLANS)
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
+        self.retraced: LRUCache[object, Bound[Any]] = LRUCache(RETRACED)
         self._numbers: LRUCache[object, Array] = LRUCache(NUMBERS)
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)

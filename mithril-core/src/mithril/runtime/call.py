@@ -129,6 +129,10 @@ class Bound(Generic[Source]):
         """How each argument lies when it goes in; an unplaced one is brought there."""
         return tuple(self.ports[name].sharding for name in self.interface.arguments)
 
+    def of(self, source: Source) -> Bound[Source]:
+        """Return the same plan, bound for something else that was traced to the same graph."""
+        return replace(self, interface=replace(self.interface, source=source))
+
     def settle(
         self, arrays: Sequence[Array], positions: Sequence[int] | None = None
     ) -> list[Array]:

@@ -14,7 +14,7 @@ from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.options import FunctionOptions, Specs
 from mithril.runtime.specification import TensorSpec, as_spec
-from mithril.types import TensorType
+from mithril.types import DType, TensorType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,20 +59,20 @@ class Arriving:
             GraphError: a leaf is no array.
             BackendError: an array belongs to another backend.
         """
-        found = list(leaves)
+        found, wide = list(leaves), _wide_float(leaves)
         for position in range(len(leaves)) if positions is None else positions:
-            found[position] = self._array(backend, leaves[position], position)
+            found[position] = self._array(backend, leaves[position], position, wide)
         return found
 
     def kinds(self, backend: ArrayBackend, leaves: Sequence[Any]) -> list[Kind]:
         """Return the kinds of leaves, some of which may be `TensorSpec`s; nothing is moved."""
-        found = []
+        found, wide = [], _wide_float(leaves)
         for position, leaf in enumerate(leaves):
             if isinstance(leaf, TensorSpec):
                 spec = as_spec(leaf, self.what(position), backend.precision.default)
                 kind = self._kind_of_spec(backend, spec, position)
             else:
-                kind = self._as_it_lies(backend, leaf, position).kind
+                kind = self._as_it_lies(backend, leaf, position, wide).kind
             resting = self.rest_sharding(backend, kind.type, position)
             found.append(kind if resting is None else Kind(backend, kind.type, resting))
         return found
@@ -116,15 +116,17 @@ class Arriving:
         sharding = sharding_of(backend, spec, type, self.what(position), self.uneven)
         return coarsen(sharding, type.shape)
 
-    def _array(self, backend: ArrayBackend, leaf: Any, position: int) -> Array:
+    def _array(self, backend: ArrayBackend, leaf: Any, position: int, wide: DType | None) -> Array:
         """Return a leaf as an array; a placed one that is kept at rest is brought there."""
-        array = self._as_it_lies(backend, leaf, position)
+        array = self._as_it_lies(backend, leaf, position, wide)
         if not array.is_placed:
             return array
         resting = self.rest_sharding(backend, array.type, position)
         return array if resting is None else backend.reshard(array, resting)
 
-    def _as_it_lies(self, backend: ArrayBackend, leaf: Any, position: int) -> Array:
+    def _as_it_lies(
+        self, backend: ArrayBackend, leaf: Any, position: int, wide: DType | None
+    ) -> Array:
         what = self.what(position)
         if isinstance(leaf, Array):
             array = backend.own(leaf, what)
@@ -141,11 +143,26 @@ class Arriving:
                 f"backend.array(…), or a number, or name the argument in static=… if it is a value "
                 f"of Python"
             )
-        return backend.as_unplaced(leaf, what)
+        return backend.as_unplaced(leaf, what, wide if isinstance(leaf, float) else None)
 
     def what(self, position: int) -> str:
         """Return what a leaf is called in messages."""
         return f"argument '{self.names[position]}' of function '{self.function}'"
+
+
+def _wide_float(leaves: Sequence[Any]) -> DType | None:
+    """Return the dtype of numbers that may meet arrays of float64; None where there are none.
+
+    The dtype of what a number meets is known when the function was called; by then it would have
+    been rounded to the backend's.
+    """
+    is_wide = any(
+        x.is_materialised and x.dtype == DType.float64
+        if isinstance(x, Array)
+        else isinstance(x, TensorSpec) and x.dtype == DType.float64
+        for x in leaves
+    )
+    return DType.float64 if is_wide else None
 
 
 def sharding_of(

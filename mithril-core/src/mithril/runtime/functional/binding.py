@@ -40,12 +40,14 @@ class TracedFunction:
         captured: arrays that it uses besides its arguments.
         limits: which of its arguments have to fit an integer dtype.
         graph: what was traced; its first inputs are the arguments.
+        results: names of its outputs, leaf by leaf.
     """
 
     structure: Structure
     captured: Captured
     limits: Sequence[Limit]
     graph: Graph
+    results: tuple[str, ...]
     _index_uses: tuple[IndexUse, ...] | None = field(default=None, init=False)
 
     def check_numbers(self, leaves: Sequence[Any]) -> None:
@@ -92,6 +94,24 @@ def bind_function(
         is_fixed: tells which leaves of results are values of Python.
     """
     builder = FunctionBuilder(backend, name)
+    traced = trace_function(builder, function, form, arriving, kinds, is_fixed)
+    return bind_traced(builder, traced, arriving, kinds, options)
+
+
+def trace_function(
+    builder: FunctionBuilder,
+    function: Callable[..., Any],
+    form: Form,
+    arriving: Arriving,
+    kinds: Sequence[Kind],
+    is_fixed: Callable[[object], bool] | None = None,
+) -> TracedFunction:
+    """Return a function traced for arguments of some kinds; for the arguments see `bind_function`.
+
+    Args:
+        builder: of its graph.
+    """
+    name = builder.name
     with tracing(builder), builder.at(scope=name):
         inputs = _inputs(builder, arriving, kinds, form.leaf_numbers())
         returned = form.call(function, iter(inputs))
@@ -111,13 +131,25 @@ def bind_function(
         for dtype in sorted(x.met)
         if dtype.is_integer
     ]
-    captured = Captured(builder.captured_arrays)
-    traced = TracedFunction(structure, captured, limits, graph)
-    arrive = [*kinds, *(kind.said for kind in captured.kinds)]
+    return TracedFunction(
+        structure, Captured(builder.captured_arrays), limits, graph, tuple(called)
+    )
+
+
+def bind_traced(
+    builder: FunctionBuilder,
+    traced: TracedFunction,
+    arriving: Arriving,
+    kinds: Sequence[Kind],
+    options: FunctionOptions,
+) -> Bound[TracedFunction]:
+    """Return a traced function planned; for the arguments see `trace_function`."""
+    backend, graph = builder.backend, traced.graph
+    arrive = [*kinds, *(kind.said for kind in traced.captured.kinds)]
     known = tuple(value.name for value in graph.inputs)
-    request = _request(builder, graph, arriving, arrive, structure, options)
+    request = _request(builder, graph, arriving, arrive, traced.structure, options)
     interface = Interface(
-        f"function '{name}'", backend, traced, known, tuple(called), arriving.donated,
+        f"function '{builder.name}'", backend, traced, known, traced.results, arriving.donated,
         is_placed=_says_sharding(graph, request),
     )  # fmt: skip
     return bind(

@@ -1,8 +1,7 @@
 """grad and value_and_grad: the derivative of a function, as a function.
 
-On concrete arrays it runs as one plan through a `Function` of its own. Inside a function that is
-traced, forward and backward computation become a part of that trace, and can be differentiated
-again.
+On concrete arrays it runs as one plan, traced at each call. Inside a function that is traced,
+forward and backward computation become a part of that trace, and can be differentiated again.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from mithril.ir.running import trace_around, trace_of_call
 from mithril.keywords import checked_keywords
 from mithril.option_checks import check_flag
 from mithril.runtime.functional.arguments import Signature, name_of
-from mithril.runtime.functional.function import Function, is_value
+from mithril.runtime.functional.function import RetracedFunction, is_value
 from mithril.runtime.functional.options import FunctionOptions
 from mithril.runtime.functional.tracing import (
     FunctionBuilder,
     Output,
+    as_given,
     innermost,
     lift,
     trace_inside,
@@ -49,7 +49,8 @@ def grad(
     Returns:
         A function of the same arguments. It returns the gradient in the form of the argument and
         lying as it does; a tuple of gradients for several `argnums`; with `has_aux` a pair of the
-        gradient and what else was returned.
+        gradient and what else was returned. On arrays at once it calls the function each time, and
+        finds the plan again by what it computes; put it into `ml.jit` where it runs often.
 
     Raises:
         OptionError: `argnums` are no positions.
@@ -95,7 +96,7 @@ def value_and_grad(
     def trace_derivative(*args: Any, **kwargs: Any) -> Any:
         return derivative.trace(args, kwargs)
 
-    run = Function(trace_derivative, None, FunctionOptions(), is_value)
+    run = RetracedFunction(trace_derivative, None, FunctionOptions(), is_value)
 
     @wraps(function)
     def both(*args: Any, **kwargs: Any) -> Any:
@@ -157,7 +158,7 @@ class _Derivative:
 
         def run(tensors: list[Tensor]) -> object:
             given = list(args)
-            trees = rebuild(structure, tensors)
+            trees = rebuild(structure, list(map(as_given, tensors, leaves)))
             for position, tree in zip(self._positions, trees, strict=True):
                 given[position] = tree
             return self._scalar(innermost(), self._function(*given, **kwargs))

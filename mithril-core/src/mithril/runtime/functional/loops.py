@@ -12,8 +12,8 @@ from typing import Any
 
 from mithril.errors import BackendError, GraphError, ShapeError
 from mithril.ir import Builder, Repeat, Tensor, Value
+from mithril.ir.digest import digest_graph
 from mithril.ir.running import trace_of_call
-from mithril.ir.serialize import graph_to_json
 from mithril.ir.tensor import Number
 from mithril.keywords import checked_keywords
 from mithril.mesh import Sharding
@@ -25,6 +25,7 @@ from mithril.runtime.functional.arguments import name_of
 from mithril.runtime.functional.tracing import (
     FunctionBuilder,
     Inner,
+    as_given,
     innermost,
     lift,
     trace_inside,
@@ -195,10 +196,7 @@ class _Loop:
 
         def run(tensors: list[Tensor]) -> object:
             builder = innermost()
-            state = [
-                Number(builder, x.value) if given.is_number else x
-                for x, given in zip(tensors, carries, strict=False)
-            ]
+            state = list(map(as_given, tensors, carries))
             rows = rebuild(self.rows, tensors[len(carries) :])
             returned = self.function(rebuild(self.carried, state), rows)
             after, rows = self._pair(returned, builder)
@@ -347,15 +345,15 @@ def _backend_of(loop: _Loop) -> ArrayBackend:
     )
 
 
-_LOOPS: LRUCache[str, Repeat] = LRUCache(KEPT)
+_LOOPS: LRUCache[object, Repeat] = LRUCache(KEPT)
 
 
 def _recall(op: Repeat) -> Repeat:
-    """Return the loop of the same text that was met before, whose plans are kept, or this one."""
-    text = f"{op.count} {op.carried} {op.stacked} {op.reverse} {graph_to_json(op.body)}"
-    known = _LOOPS.get(text)
+    """Return the equal loop that was met before, whose plans are kept, or this one."""
+    key = op.count, op.carried, op.stacked, op.reverse, digest_graph(op.body)
+    known = _LOOPS.get(key)
     if known is None:
-        _LOOPS.put(text, op)
+        _LOOPS.put(key, op)
     return known or op
 
 

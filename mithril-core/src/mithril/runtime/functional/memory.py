@@ -12,7 +12,7 @@ from mithril.errors import GraphError
 from mithril.ir import Checkpoint, Operand, Tensor
 from mithril.ir.running import trace_of_call
 from mithril.runtime.functional.arguments import name_of
-from mithril.runtime.functional.tracing import Output, lift, trace_inside
+from mithril.runtime.functional.tracing import Output, as_given, lift, trace_inside
 from mithril.trees import flatten, rebuild
 
 
@@ -50,7 +50,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         tensors = [lift(outer, x, f"argument of function '{called}'") for x in leaves]
 
         def run(inside: list[Tensor]) -> object:
-            given, named = rebuild(structure, inside)
+            given, named = rebuild(structure, list(map(as_given, inside, tensors)))
             return function(*given, **named)
 
         types = [(f"argument.{i}", x.type) for i, x in enumerate(tensors)]

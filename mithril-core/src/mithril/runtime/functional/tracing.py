@@ -96,6 +96,18 @@ def lift(builder: Builder, x: object, what: str) -> Tensor:
     return builder.own(adopted)
 
 
+def as_given(inside: Tensor, given: Tensor) -> Tensor:
+    """Return the argument of a trace inside of another; what is a number of Python stays one.
+
+    Args:
+        inside: the argument.
+        given: what it stands for in the trace around.
+    """
+    if not isinstance(given, Number):
+        return inside
+    return Number(inside.builder, inside.value, met=given.met)
+
+
 def _dtype_of(x: Scalar | np.generic, default_float: DType) -> DType:
     """Return the dtype a number has where it meets no array."""
     if isinstance(x, float):  # float64 of NumPy, too
