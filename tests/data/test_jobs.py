@@ -35,6 +35,16 @@ rank, half = ml.process_index(), 2
 ready = [np.arange(4)[rank * half : (rank + 1) * half] + 10 * k for k in range(3)]
 own = ml.data.batches(ready, backend=backend, sharding=P("data"), per_process=True)
 print("own", [batch.numpy().tolist() for batch in own])
+def told_of(rows):
+    ready = [np.zeros((n, 2)) for n in rows]
+    own = ml.data.batches(ready, backend=backend, sharding=P("data"), per_process=True)
+    try:
+        return len(list(own))
+    except ml.ShapeError as error:
+        return str(error)[:39]
+two = 2 * (devices // 2)
+print("uneven", told_of([two, two // 2]), told_of([two * (1 + rank)]), told_of([two, two * (1 + rank)]))
+print("uneven", told_of([two] * (1 + rank)), told_of([two, two // 2, two]))
 def step(state, batch):
     return state + batch["x"].sum(), {"loss": batch["y"].sum()}
 path = sys.argv[3]
@@ -68,4 +78,8 @@ def test_each_process_reads_its_own_rows(backend: str, tmp_path: Path) -> None:
         assert all(line in lines for lines in told), (line, told)
     assert [len([line for line in lines if line.startswith("step")]) for lines in told] == [3, 0]
     assert len((tmp_path / "run.csv").read_text().splitlines()) == 4
+    differ = "ready batches differ between processes:"
+    other = "ready batch of this process makes data:"
+    first, second = [[line for line in lines if line.startswith("uneven")] for lines in told]
+    assert first == second == [f"uneven 2 {differ} {differ}", f"uneven {differ} {other}"]
     assert own == "own [[0, 1, 2, 3], [10, 11, 12, 13], [20, 21, 22, 23]]"

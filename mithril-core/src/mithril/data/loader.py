@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mithril.data.agreement import Agreement
 from mithril.data.items import Item, check_alike, read_item
 from mithril.data.order import Position, permute, read_count, read_shuffle
 from mithril.data.placing import HostBatch, Placing, Specs, find_backend, read_dtypes
@@ -127,7 +128,7 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         loop = self._loop = object()
-        end = self._find_end()
+        end, agreement = self._find_end(), self._make_agreement()
         for batch, after in read_ahead(self._read(self._position, end), self._prefetch):
             if self._loop is not loop:
                 raise OptionError(
@@ -135,6 +136,8 @@ class Batches:
                     "ran; leave a loop first, or make batches for each"
                 )
             self._position = after
+            if agreement is not None:
+                agreement.check(batch, is_last=after.taken in (0, agreement.count))
             yield self._placing.place(batch)
         if end is not None and self._loop is loop:
             self._position = Position(end, 0)
@@ -164,6 +167,13 @@ class Batches:
         sizes = [min(self._size, table.count)]
         for count in [*sizes, *([] if self._drop_last or not rest else [rest])]:
             self._placing.describe(table.take(np.arange(count)))
+
+    def _make_agreement(self) -> Agreement | None:
+        """Return what sees that processes give batches alike, None where one gives all of them."""
+        backend = self._placing.backend
+        if not self._placing.per_process or backend.engine.process_count == 1:
+            return None
+        return Agreement(backend, self._source.count)
 
     def _find_end(self) -> int | None:
         """Return the epoch before which the next loop ends."""
