@@ -141,6 +141,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (calls(lambda x: x[0, 0, 0], f(2, 3)), ShapeError, "cannot index float32[2, 3] with (0, 0, 0); at most 2 indices"),
     (calls(lambda x: x[..., 0, ...], f(2, 3)), ShapeError, "cannot index float32[2, 3] with (Ellipsis, 0, Ellipsis); at most 2 indices"),
     (calls(lambda x: x[::0], f(2)), ShapeError, "cannot index float32[2] with step 0; use another step"),
+    (calls(lambda x: x[x > 0], f(2, 3)), ShapeError, "cannot index float32[2, 3] with a mask, bool[2, 3]; how much it picks depends on its values; use where(mask, x, …), or integers"),
     (calls(lambda x, n: x[n, 0], f(2, 3), i(2)), ShapeError, "cannot index float32[2, 3] with a tensor together with another tensor or an integer; index twice"),
     # numbers, order, positions
     (infers(ops.Floor(), b(2)), ShapeError, "op 'floor' needs numbers, not bool; cast it first"),

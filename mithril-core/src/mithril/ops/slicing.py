@@ -18,7 +18,7 @@ from mithril.ops.index import take
 from mithril.ops.order_functions import flip
 from mithril.ops.reading import is_list, read_integers
 from mithril.ops.shape import Movement, legal, reshape
-from mithril.types import Scalar, TensorType
+from mithril.types import DType, Scalar, TensorType
 
 
 @register
@@ -225,6 +225,11 @@ def _index_by_tensor(x: AnyOperand, items: list[Any]) -> AnyOperand:
             f"index twice"
         )
     (position,) = tensors
+    if items[position].dtype == DType.bool_:
+        raise ShapeError(
+            f"cannot index {x.type} with a mask, {items[position].type}; how much it picks depends "
+            f"on its values; use where(mask, x, …), or integers"
+        )
     whole = [slice(None) if i == position else item for i, item in enumerate(items)]
     rows: Any = take(getitem(x, tuple(whole)), items[position], position)
     picked: AnyOperand = rows
