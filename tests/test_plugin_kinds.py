@@ -11,7 +11,9 @@ import pytest
 from mithril import P
 from mithril.cost.profiles import list_profiles
 from mithril.errors import MithrilWarning, OptionError
+from mithril.ir import op, registry
 from mithril.ops.own_kernel import list_kernels
+from mithril.plan.serialize import plan_from_json, plan_to_json
 from mithril.plugins import register_plugin
 from mithril.plugins.discover import Status
 from mithril.plugins.extensions import find_plugin, list_plugins
@@ -58,6 +60,24 @@ class TestEachKind:
         assert acme.swish.__name__ == "swish"
         assert "acme_kinds.ops" in sys.modules
         assert "acme_kinds.layers" not in sys.modules
+
+    def test_a_plan_that_is_read_brings_the_ops_and_kernels_that_it_names(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = ml.Model()
+        model += ml.open_plugin("acme").Swish()
+        model += ml.Tanh()
+        compiled = ml.compile(model, ml.NumpyBackend(), inference=True)
+        plan = compiled.plan_for({"input": (4,)})
+        text = plan_to_json(plan)
+        for name in [name for name in registry() if name.startswith("acme.")]:
+            monkeypatch.delitem(op._REGISTRY, name)
+        forget()
+        assert str(plan_from_json(text)) == str(plan)
+        assert "acme.swish" in registry()
+        absent = text.replace("acme.swish", "acme.swosh")
+        text = raised(lambda: plan_from_json(absent), OptionError)
+        assert "brings no 'acme.swosh' among its ops; did you mean 'acme.swish'?" in text
 
     @pytest.mark.parametrize("backend", BACKENDS)
     def test_an_op_runs_and_has_a_gradient(self, backend: str) -> None:

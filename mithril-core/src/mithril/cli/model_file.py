@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,12 +37,20 @@ def load_target(target: str) -> object:
     script, _, name = target.rpartition(":")
     if not script or not name.isidentifier():
         raise OptionError(f"'{target}' names no model; write SCRIPT:NAME, such as train.py:model")
+    names = load_script(script)
+    if name not in names:
+        public = [other for other in names if not other.startswith("_")]
+        raise OptionError(f"script '{script}' has no '{name}'{nearest(name, public)}")
+    return names[name]
+
+
+def load_script(script: str) -> Mapping[str, object]:
+    """Run a script as a module, and return what it calls by name; what it prints goes to stderr.
+
+    Raises:
+        OptionError: there is no such script.
+    """
     check_script(script)
-    return _load(script, name)
-
-
-def _load(script: str, name: str) -> object:
-    """Run a script as a module, and return what it calls by a name."""
     path = Path(script)
     spec = spec_from_file_location(LOADED_AS, path)
     if spec is None or spec.loader is None:
@@ -50,12 +59,9 @@ def _load(script: str, name: str) -> object:
     sys.modules[LOADED_AS] = module
     sys.path.insert(0, str(path.parent.absolute()))
     sys.argv = [script]  # as if it had been started
-    spec.loader.exec_module(module)
-    names = vars(module)
-    if name not in names:
-        public = [other for other in names if not other.startswith("_")]
-        raise OptionError(f"script '{script}' has no '{name}'{nearest(name, public)}")
-    return names[name]
+    with redirect_stdout(sys.stderr):  # what a command prints is data
+        spec.loader.exec_module(module)
+    return vars(module)
 
 
 def compile_target(

@@ -1,8 +1,8 @@
 """Graphs as JSON, both ways.
 
 Values are numbered in order of definition; ops are named, with their attributes. Nothing but data
-is read: an unknown op, a wrong attribute or an ill-formed graph is refused. Reading back what was
-written gives a graph that prints the same.
+is read: an unknown op, a wrong attribute or an ill-formed graph is refused; an op of an installed
+plugin is imported. Reading back what was written gives a graph that prints the same.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ SCHEMA = 1
 _SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
 Json = dict[str, Any]
 Read = TypeVar("Read")
+FINDERS: list[Callable[[str], None]] = []
+"""Each is asked for an op that is not known, and defines it if it can; plugins have one."""
+
+
+class UnknownOpError(GraphError):
+    """A text names an op that nobody has defined here."""
 
 
 def graph_to_json(graph: Graph) -> str:
@@ -170,17 +176,24 @@ def _op_out(op: Op) -> Json:
 
 def _op_in(item: Json) -> Op:
     name, attributes = item["op"], item["attributes"]
-    op_class = registry().get(name)
-    if op_class is None:
-        raise GraphError(
-            f"op '{name}' is not known here{nearest(name, registry())}; import it first"
-        )
+    op_class = _find_op(name)
     kinds = {field.name: field.type for field in fields(op_class)}
     if set(kinds) != set(attributes):
         raise GraphError(
             f"op '{name}' has attributes {sorted(kinds)}, the text gives {sorted(attributes)}"
         )
     return op_class(**{key: _decode(value, kinds[key]) for key, value in attributes.items()})
+
+
+def _find_op(name: str) -> type[Op]:
+    if name not in registry():
+        for define in FINDERS:
+            define(name)
+    if name not in registry():
+        raise UnknownOpError(
+            f"op '{name}' is not known here{nearest(name, registry())}; import it first"
+        )
+    return registry()[name]
 
 
 def _encode(value: object) -> object:

@@ -61,6 +61,8 @@ def open_entry(
     entry: BackendEntry, mesh: Mesh, options: Mapping[str, object], common: Iterable[str] = ()
 ) -> Engine:
     """Open a backend that was found; `open_engine` says what it raises."""
+    import mithril.plugins.plugin_ops  # noqa: F401 - with NumPy; its plans may name ops of plugins
+
     spec = ready_spec(entry)
     instance = build_options(spec, options, common)
     add_plugin_kernels(entry.name)

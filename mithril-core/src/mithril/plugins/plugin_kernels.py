@@ -32,10 +32,11 @@ def add_plugin_kernels(backend: str) -> None:
     for entry in list_plugins():
         for kernel in entry.kernels:
             if kernel.backend == backend:
-                _add(entry, kernel)
+                add_kernel_of(entry, kernel)
 
 
-def _add(entry: PluginEntry, kernel: PluginKernel) -> None:
+def add_kernel_of(entry: PluginEntry, kernel: PluginKernel) -> None:
+    """Give an op of the core a kernel that a plugin brings; raises as `add_plugin_kernels` does."""
     from mithril.ops.own_kernel import add_kernel, check_op  # with NumPy, which lists do without
 
     function, origin = _load_late(entry, kernel), name_owner(entry)
