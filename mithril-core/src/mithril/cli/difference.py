@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mithril.cli.model_file import load_script
 from mithril.errors import GraphError, OptionError
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ def diff(
         typer.Argument(help="A plan, as `mithril plan --json` prints it, or a strategy."),
     ],
     after: Annotated[Path, typer.Argument(help="Another one.")],
+    script: Annotated[
+        str, typer.Option(help="A script that defines ops of the plans, such as train.py.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Compare two plans (tensors that moved, collectives, bytes, time), or two strategies."""
@@ -33,6 +37,8 @@ def diff(
         return
     from mithril.report.difference import compare
 
+    if script:
+        load_script(script)
     found = compare(_read(before), _read(after))
     typer.echo(_as_json(found) if as_json else str(found))
 
@@ -43,7 +49,9 @@ def _read(path: Path) -> Plan:
     Raises:
         OptionError: it cannot be read, or holds no plan.
     """
-    import mithril.ops  # noqa: F401 - fills the registry of ops
+    import mithril.ops
+    import mithril.plugins.plugin_ops  # noqa: F401 - both fill the registry of ops
+    from mithril.ir.serialize import UnknownOpError
     from mithril.plan.serialize import plan_from_json
 
     try:
@@ -51,6 +59,10 @@ def _read(path: Path) -> Plan:
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(
             f"file '{path}' cannot be read; {error}; give one that `mithril plan --json` printed"
+        ) from error
+    except UnknownOpError as error:
+        raise OptionError(
+            f"file '{path}' cannot be read; {error}: with --script SCRIPT, or install its plugin"
         ) from error
     except GraphError as error:
         raise OptionError(f"file '{path}' holds no plan; {error}") from error
@@ -88,11 +100,19 @@ def _as_json(found: Difference) -> str:
             for row, count in side
         ]  # fmt: skip
 
+    def ops(side: Sequence[tuple[str, int]]) -> list[dict[str, object]]:
+        return [{"op": op, "count": count} for op, count in side]
+
     document = {
         "schema": JSON_SCHEMA,
+        "meshes": list(found.meshes),
         "tensors": [asdict(moved) for moved in found.tensors],
         "gone": rows(found.gone),
         "new": rows(found.new),
+        "ops": {"gone": ops(found.ops_gone), "new": ops(found.ops_new)},
+        "stages": [asdict(moved) for moved in found.stages],
+        "schedules": list(found.schedules),
+        "rewired": list(found.rewired),
         "bytes": [asdict(change) for change in found.bytes],
         "seconds": asdict(found.seconds),
         "memory": asdict(found.memory),
