@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import mithril as ml
 import numpy as np
 import pytest
+from mithril.errors import MithrilWarning
 from mithril.plan.serialize import plan_to_json
 from mithril.runtime.balancing.trial import make_arguments
 from mithril.runtime.strategy import Findings
@@ -64,7 +65,9 @@ def test_a_worker_that_dies_or_takes_long_is_an_error() -> None:
     assert worker.ask({"key": "a", "plan": make_plan(backend)}, 60.0) == {"ready": True}
     assert len(worker.ask({"key": "a", "runs": 3}, 60.0)["seconds"]) == 3
     assert worker.ask({"key": "a", "runs": 10**9}, 0.2)["error"] == "takes longer than 200 ms"
-    assert worker.ask({"key": "a", "runs": 1}, 1.0)["error"].startswith("the process ended with")
+    for _ in range(2):
+        answer = worker.ask({"key": "a", "runs": 1}, 30.0)
+        assert answer["error"].startswith("the process ended with")
     worker.end()
     other = Worker(backend)
     assert "GraphError" in other.ask({"key": "a", "plan": "{}"}, 60.0)["error"]
@@ -84,6 +87,7 @@ class Timed:
 
     def ask(self, what: Mapping[str, Any], limit: float) -> dict[str, object]:
         key, times = what["key"], what.get("runs")
+        assert not self.has_ended
         if key not in self.TAKE:
             self.has_ended = True
             return {"error": "the process ended with code -9"}
@@ -137,6 +141,39 @@ def test_what_cannot_be_run_after_all_leaves_the_others(monkeypatch: pytest.Monk
         ml.NumpyBackend(), None, strategies, 60.0, None, Progress(False), has_to=True
     )
     assert found.schedule == "alike"
+
+
+def test_what_cannot_be_prepared_again_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One plan ends the first process, and another one the second, where it ran well before."""
+
+    class Fragile(Timed):
+        def ask(self, what: Mapping[str, Any], limit: float) -> dict[str, object]:
+            is_again = Timed.started == 2 and what["key"] == "first"
+            return super().ask({**what, "key": "dead"} if is_again else what, limit)
+
+    names = ("slow", "first", "deadly", "alike")
+    strategies = [ml.Strategy({"data": 1}, {}, {}, schedule=name) for name in names]
+    use_worker(monkeypatch, Fragile)
+    found = measure_best(
+        ml.NumpyBackend(), None, strategies, 60.0, None, Progress(False), has_to=True
+    )
+    assert (found.schedule, Timed.started) == ("alike", 3)
+
+
+def test_what_could_not_be_run_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = Record(tmp_path / "record.jsonl")
+    record.add("first", "data=1", Measurement(error="MemoryError: no"))
+    record.add("alike", "data=1", Measurement((1.5,)))
+    strategies = [ml.Strategy({"data": 1}, {}, {}, schedule=name) for name in Timed.TAKE]
+    use_worker(monkeypatch, Timed)
+    found = measure_best(
+        ml.NumpyBackend(), None, strategies, 60.0, record.path, Progress(False), has_to=True
+    )
+    assert found.schedule == "first"
+    assert "alike" not in Timed.runs
+    assert record.load()["first"].median == 1.0
 
 
 @pytest.mark.slow
@@ -202,11 +239,19 @@ def test_records(tmp_path: Path) -> None:
         record.load()
 
 
-@pytest.mark.slow
 def test_if_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Worker, "ask", lambda self, what, limit: {"error": "MemoryError: no"})
-    backend = ml.NumpyBackend(ml.Mesh(data=2))
-    with pytest.raises(ml.PlanError, match="strategies and none runs; the first says 'MemoryError"):
-        ml.auto_tune(make_mlp(), backend, input_shapes=SHAPES, measure=True)
-    found = ml.auto_tune(make_mlp(), backend, input_shapes=SHAPES)
-    assert found.findings.measured is None
+    class Full(Timed):
+        def ask(self, what: Mapping[str, Any], limit: float) -> dict[str, object]:
+            return {"error": "MemoryError: no"}
+
+    use_worker(monkeypatch, Full)
+    strategies = [ml.Strategy({"data": 1}, {}, {}, schedule=name) for name in Timed.TAKE]
+    given = (ml.NumpyBackend(), None, strategies, 60.0, None, Progress(False))
+    with pytest.raises(
+        ml.PlanError,
+        match=r"auto_tune measures 3 strategies and none runs; the first says 'MemoryError: no'; "
+        r".*; choose with measure=False, or tune with less memory",
+    ):
+        measure_best(*given, has_to=True)
+    with pytest.warns(MithrilWarning, match="none runs; .*; the best by prediction is returned"):
+        assert measure_best(*given, has_to=False) is strategies[0]

@@ -8,6 +8,8 @@ from typing import Never
 
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.errors import BackendError
+from mithril.ir import registry
+from mithril.ops.definition import UserOp
 from mithril.plan import Execution, Program
 from mithril.plan.execution import ALL
 
@@ -30,6 +32,13 @@ class PlannedEngine(NumpyEngine):
     def devices(self) -> tuple[str, ...]:
         """One label per device."""
         return tuple(f"planned {index}" for index in self.mesh.flat)
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of all ops that some backend has a kernel for, those of users among them."""
+        found = registry().items()
+        users = (name for name, op in found if issubclass(op, UserOp) and op.definition.kernels)
+        return frozenset(self.own_kernels).union(users)
 
     @property
     def execution(self) -> Execution:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from mithril.errors import BackendError, PlanError
+from mithril.errors import BackendError, PlanError, warn
 from mithril.plan.serialize import plan_to_json
 from mithril.runtime.backend import Backend
 from mithril.runtime.strategy import Strategy
@@ -91,7 +91,8 @@ def measure_best(
         budget: seconds.
         record: file of measurements; None to keep none.
         bar: shows how far it is.
-        has_to: whether it is an error if none could be run; else the best predicted one is taken.
+        has_to: whether it is an error if none could be run; else the best predicted one is taken,
+            with a warning.
 
     Raises:
         PlanError: none of them could be run.
@@ -105,26 +106,40 @@ def measure_best(
         contenders.append(_contend(tuned, backend, strategy))
     for contender in contenders:
         if (before := known.get(contender.key)) is not None:
-            contender.seconds, contender.error = list(before.seconds), before.error
-    new = [c for c in contenders if not c.seconds and not c.error]
+            contender.seconds = list(before.seconds)
+    # What could not be run may have had no memory beside something else, so it is tried again.
+    new = [c for c in contenders if not c.seconds]
     for group in [new] if backend.engine.platform in ON_HOST else [[c] for c in new]:
         _Runner(backend, end, bar).run(group)
     for contender in new:
         if contender.seconds or contender.error:
             kept.add(contender.key, str(contender.strategy.mesh), contender.measurement)
     ran = [c for c in contenders if c.seconds]
-    if has_to and not ran and contenders and all(c.error for c in contenders):
-        raise PlanError(
-            f"auto_tune measures {len(contenders)} strategies and none runs; the first says "
-            f"'{contenders[0].error}'; choose with measure=False, or tune with less memory"
-        )
-    if not ran:  # the budget was over before, or devices have no room beside this process
+    if not ran:  # the budget was over before, or none can be run
+        if contenders and all(c.error for c in contenders):
+            _say_none_runs(contenders, has_to=has_to)
         return strategies[0]
     limit = (1 + ALIKE) * min(c.measurement.median for c in ran)
     alike = [c for c in ran if c.measurement.median <= limit]
     best = min(alike, key=lambda c: c.strategy.findings.seconds)
     findings = replace(best.strategy.findings, measured=best.measurement.median)
     return replace(best.strategy, findings=findings)
+
+
+def _say_none_runs(contenders: Sequence[Contender], *, has_to: bool) -> None:
+    """Warn that nothing was measured, or raise if something has to be.
+
+    Raises:
+        PlanError: something has to be.
+    """
+    fact = (
+        f"auto_tune measures {len(contenders)} strategies and none runs; the first says "
+        f"'{contenders[0].error}'; they run in a process of their own, which has the ops and "
+        f"kernels of plugins and none of a script"
+    )
+    if has_to:
+        raise PlanError(f"{fact}; choose with measure=False, or tune with less memory")
+    warn(f"{fact}; the best by prediction is returned, as with measure=False")
 
 
 def _contend(tuned: TunedModel, backend: Backend, strategy: Strategy) -> Contender:
@@ -176,8 +191,7 @@ class _Runner:
 
     def _prepare(self, contender: Contender) -> None:
         """Have a plan compiled and run once."""
-        asked = {"plan": contender.plan, "key": contender.key}
-        if "ready" in self._ask(contender, asked):
+        if self._compile(self._find_worker(), contender):
             self._prepared.append(contender)
 
     def _find_times(self, contender: Contender) -> int:
@@ -187,22 +201,37 @@ class _Runner:
 
     def _run(self, contender: Contender, times: int) -> list[float]:
         """Return the seconds of some runs; nothing if it cannot be run."""
-        answer = self._ask(contender, {"key": contender.key, "runs": times})
+        worker = self._find_worker()
+        if contender not in self._prepared:
+            return []
+        answer = self._ask(worker, contender, {"key": contender.key, "runs": times})
         found: list[float] = answer.get("seconds", [])
-        if not found and contender in self._prepared:
+        if not found:
             self._prepared.remove(contender)
         return found
 
-    def _ask(self, contender: Contender, what: Mapping[str, Any]) -> dict[str, Any]:
+    def _find_worker(self) -> Worker:
+        """Return the process, or a new one in which what was prepared is prepared again."""
+        while self._worker is None:
+            self._worker = worker = Worker(self._backend)
+            for other in tuple(self._prepared):
+                if not self._compile(worker, other) or worker.has_ended:
+                    self._prepared.remove(other)
+                if worker.has_ended:
+                    break
+        return self._worker
+
+    def _compile(self, worker: Worker, contender: Contender) -> bool:
+        """Have a plan compiled and run once; return whether it can be."""
+        asked = {"plan": contender.plan, "key": contender.key}
+        return "ready" in self._ask(worker, contender, asked)
+
+    def _ask(self, worker: Worker, contender: Contender, what: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to what is asked about a contender, and keep why there is none."""
-        if self._worker is None:
-            self._worker = Worker(self._backend)
-            for other in self._prepared:
-                self._worker.ask({"plan": other.plan, "key": other.key}, self._limit())
-        answer = self._worker.ask(what, self._limit())
+        answer = worker.ask(what, self._limit())
         if "error" in answer:
             contender.error = "" if "late" in answer else answer["error"]
-        if self._worker.has_ended:
+        if worker.has_ended:
             self._end_worker()
         return answer
 
@@ -226,7 +255,13 @@ class Worker:
     """
 
     def __init__(self, backend: Backend) -> None:
-        self._where = {"backend": backend.name, "options": dict(backend.own_options)}
+        mesh = backend.mesh
+        self._where = {
+            "backend": backend.name,
+            "options": dict(backend.own_options),
+            "mesh": mesh.sizes,
+            "order": mesh.order,
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mithril.tuning.worker"],
             stdin=subprocess.PIPE,
@@ -262,6 +297,7 @@ class Worker:
             self.end()
             return {"error": f"takes longer than {format_seconds(limit)}", "late": True}
         if not line:
+            self._answers.put("")  # whoever asks next is not to wait, either
             code = self._process.wait()
             return {"error": f"the process ended with code {code}"}
         answer: dict[str, Any] = json.loads(line)

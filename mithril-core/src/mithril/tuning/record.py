@@ -1,7 +1,8 @@
 """A record of measurements: a line of JSON each, so that a tuning which was stopped can go on.
 
 What is measured is known by the plan that ran, and by where: the same plan on the same backend is
-not run again. A line that was cut off when a process died is left aside.
+not run again; if it could not be run, it is. A line that was cut off when a process died is left
+aside.
 """
 
 from __future__ import annotations

@@ -51,11 +51,13 @@ def main() -> None:
 
 def _prepare(asked: dict[str, Any]) -> Run:
     import mithril.ops  # noqa: F401 - fills the registry of ops
+    from mithril.mesh import Mesh
     from mithril.plan.serialize import plan_from_json
     from mithril.runtime.balancing.trial import make_arguments
 
-    plan = plan_from_json(asked["plan"])
-    engine = _open(asked["backend"], plan.mesh, json.dumps(asked["options"]))
+    mesh = Mesh(asked["mesh"], order=asked["order"] or None)
+    engine = _open(asked["backend"], mesh, json.dumps(asked["options"]))
+    plan = plan_from_json(asked["plan"])  # with ops that came with the backend
     execute = engine.lower_plan(plan)
     arguments, handles = make_arguments(plan, np.random.default_rng(0)), []
     for port in plan.inputs:
