@@ -305,6 +305,30 @@ def test_bad_input() -> None:
         ml.auto_tune(model, H100, devices=64, strategy_space="pipeline", **options)
 
 
+def make_chain(*widths: int) -> ml.Model:
+    model = ml.Model()
+    for number, width in enumerate(widths):
+        model += ml.Linear(width, name=f"layer_{number}")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "reason"),
+    [
+        (make_chain(8, 8), (16, 8), "model has 2 layers, which cannot be cut into 4 stages; use"),
+        (make_chain(8, 8, 8, 8), (2, 8), "a batch of 2 gives 4 stages no micro-batch each"),
+        (ml.Linear(8), (16, 8), "the model is one layer, of which every device computes"),
+        (make_chain(150_000, 8, 8, 8), (4, 150_000), "no stages of its layers fit into memory"),
+    ],
+)
+def test_it_says_why_layers_have_no_stages(
+    model: ml.Model | ml.Layer, shape: tuple[int, ...], reason: str
+) -> None:
+    asked = {"strategy_space": "pipeline", "tuning_objective": "latency", "devices": 4}
+    with pytest.raises(ml.PlanError, match=f"finds no strategy in space 'pipeline' .*{reason}"):
+        ml.auto_tune(model, H100, input_shapes={"input": shape}, **asked)
+
+
 @pytest.mark.parametrize("devices", [1, 2, 12, 49, 97])
 def test_sizes_of_axes_divide_the_devices(devices: int) -> None:
     assert _divisors(devices) == [n for n in range(1, devices + 1) if devices % n == 0]

@@ -71,6 +71,17 @@ def test_values_between_layers_lie_as_a_strategy_says() -> None:
         ml.compile(lone, ml.NumpyBackend(MESH), partition_strategy=strategy)
 
 
+@pytest.mark.parametrize("axis", ["data", "model"])
+def test_how_an_input_is_said_to_lie_is_kept(axis: str) -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2, model=2))
+    specs = {"x": ml.TensorSpec((64, 32), sharding=P(axis))}
+    asked = {"input_shapes": specs, "strategy_space": "data", "measure": False}
+    found = ml.auto_tune(make_mlp(), backend, **asked)
+    assert found.in_shardings == {"x": P(axis)}
+    compiled = ml.compile(make_mlp(), backend, partition_strategy=found, shapes={"x": (64, 32)})
+    assert compiled.plan.timeline().seconds == found.findings.seconds
+
+
 def test_results_are_those_of_one_device() -> None:
     compiled = compile_with(MEGATRON)
     params = compiled.randomize_params(seed=0)

@@ -98,7 +98,7 @@ class TunedModel:
     loss: str = "loss"
     backend: Backend | None = None
     outputs: Sequence[str] | None = None
-    _cuts: dict[tuple[int, float], Mapping[str, int | tuple[int, ...]] | None] = field(
+    _cuts: dict[tuple[int, float], Mapping[str, int | tuple[int, ...]] | str] = field(
         default_factory=dict, compare=False, repr=False
     )
     _seconds: dict[float, float] = field(default_factory=dict, compare=False, repr=False)
@@ -118,7 +118,7 @@ class TunedModel:
         names = self.component.input_ports
         if all(name in self.shapes for name in names):
             return self
-        kinds = zip(names, self._probe.read_kinds(self.shapes), strict=True)
+        kinds = zip(names, self._probe.read_kinds(self._on_one), strict=True)
         specs = {name: TensorSpec(kind.type.shape, str(kind.type.dtype)) for name, kind in kinds}
         return replace(self, shapes={**specs, **self.shapes})
 
@@ -156,7 +156,7 @@ class TunedModel:
 
     @cached_property
     def _said(self) -> Traced:
-        return self._probe.ask((), self._probe.read_kinds(self.shapes)).traced
+        return self._probe.ask((), self._probe.read_kinds(self._on_one)).traced
 
     @cached_property
     def kept_share(self) -> float:
@@ -329,9 +329,14 @@ class TunedModel:
     def layer_costs(self) -> LayerCosts:
         """Seconds of each layer on one device, and bytes of parameters."""
         with unfit_plans():
-            plan = self._probe.plan_for(self.shapes, gradients=not self.is_forward)
+            plan = self._probe.plan_for(self._on_one, gradients=not self.is_forward)
         held = {p.name: float(p.type.nbytes) for p in plan.inputs if p.name in plan.parameters}
         return LayerCosts(dict(plan.timeline().layers), held)
+
+    @cached_property
+    def _on_one(self) -> dict[str, TensorSpec]:
+        """The shapes of inputs on one device, whose mesh lacks the axes that split them."""
+        return {name: replace(spec, sharding=None) for name, spec in self.shapes.items()}
 
     @cached_property
     def _probe(self) -> CompiledModel:
@@ -349,11 +354,10 @@ class TunedModel:
         if self.optimizer is None or not self.parameter_bytes:
             return Update(0.0, 0.0)
         one = Mesh(data=1)
-        shapes = {name: replace(spec, sharding=None) for name, spec in self.shapes.items()}
         with unfit_plans():
             step = train_step(
                 self.model, plan_backend(one, self.hardware), self.optimizer, loss=self.loss,
-                precision=self.precision, shapes=shapes,
+                precision=self.precision, shapes=self._on_one,
             )  # fmt: skip
         held = sum(p.type.nbytes for p in step.plan.inputs if p.name in step.plan.optimizer)
         nodes = [n for s in step.plan.stages for n in s.program.graph.nodes]
@@ -368,8 +372,8 @@ class TunedModel:
 
     def cut(
         self, stages: int, memory: float = math.inf
-    ) -> Mapping[str, int | tuple[int, ...]] | None:
-        """Return the stages of layers, so that the slowest is fastest; None where none can be.
+    ) -> Mapping[str, int | tuple[int, ...]] | str:
+        """Return the stages of layers, so that the slowest is fastest, or why there are none.
 
         Args:
             stages: how many.
@@ -381,8 +385,8 @@ class TunedModel:
             units = list_units(self.component, self.layer_costs, stages)
             try:
                 self._cuts[stages, limit] = cut_optimally(units, stages, limit).places
-            except PlanError:
-                self._cuts[stages, limit] = None
+            except PlanError as error:
+                self._cuts[stages, limit] = str(error)
         return self._cuts[stages, limit]
 
     def open_backend(self, mesh: Mesh) -> Backend:

@@ -87,7 +87,7 @@ def make_by_recipe(tuned: TunedModel, config: Config) -> Strategy | None:
     stages: Mapping[str, int | tuple[int, ...]] = {}
     if config.stages > 1:
         found = _cut(tuned, config)
-        if found is None:
+        if isinstance(found, str):
             return None
         stages = found
     made = _assemble(tuned, config, inputs, splits, stages)
@@ -102,7 +102,7 @@ def _assemble(
     stages: Mapping[str, int | tuple[int, ...]],
 ) -> Strategy:
     traced, data = tuned.traced, config.names(Role.data, Role.context)
-    said = {name for name, spec in tuned.shapes.items() if spec.sharding is not None}
+    said = {n: spec.sharding for n, spec in tuned.shapes.items() if spec.sharding is not None}
     samples = tuned.batch // config.size(Role.data) // config.microbatches
     is_cut = config.microbatches > 1
     return Strategy(
@@ -110,7 +110,7 @@ def _assemble(
         parameters={n: traced.graph.input(n).type.shape for n in traced.parameter_names},
         inputs={name: tuple(spec.shape) for name, spec in tuned.shapes.items()},
         shardings={n: _spec(d) for n, d in splits.items() if n not in traced.annotations},
-        in_shardings={name: _spec(dims) for name, dims in inputs.items() if name not in said},
+        in_shardings={**{name: _spec(dims) for name, dims in inputs.items()}, **said},
         stages=dict(stages),
         axis=config.names(Role.pipeline)[0] if stages else "",
         schedule=config.schedule if stages and is_cut else "",
@@ -191,8 +191,8 @@ def _spec(dims: Mapping[int, tuple[str, ...]]) -> PartitionSpec:
     return PartitionSpec(*entries)
 
 
-def _cut(tuned: TunedModel, config: Config) -> Mapping[str, int | tuple[int, ...]] | None:
-    """Return the stages of layers, balanced within the memory for what stays there."""
+def _cut(tuned: TunedModel, config: Config) -> Mapping[str, int | tuple[int, ...]] | str:
+    """Return the stages of layers, balanced within the memory for what stays there, if any are."""
     room = tuned.hardware.memory_bytes
     if room is None:
         return tuned.cut(config.stages)

@@ -271,7 +271,9 @@ class Search:
     def _plan(self, candidate: Candidate) -> Candidate | None:
         begin, stages = time.process_time(), candidate.config.stages
         strategy = self.make(self.tuned, candidate.config)
-        found = "sizes do not divide" if strategy is None else price(self.tuned, strategy)
+        # What the devices of a pipeline do not divide is not listed.
+        why = "no stages of its layers fit into memory" if stages > 1 else "sizes do not divide"
+        found = why if strategy is None else price(self.tuned, strategy)
         took = time.process_time() - begin
         self._took[stages] = max(took, self._took.get(stages, 0.0))
         if isinstance(found, str):

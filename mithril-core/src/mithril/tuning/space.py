@@ -16,6 +16,7 @@ from itertools import product
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllGather
 from mithril.ops.context import CONTEXTS
+from mithril.runtime.balancing.balance import find_reason
 from mithril.tuning.config import AxisRole, Config, Role
 from mithril.tuning.model import TunedModel
 from mithril.tuning.recipes import can_split_stream, find_batch, find_sequence
@@ -129,8 +130,8 @@ def _vary_stages(tuned: TunedModel, config: Config) -> Iterator[Config]:
     for count, chunks in product(counts, CHUNKS):
         config = replace(config, chunks=chunks)
         is_even = count >= depth and (chunks == 1 or count % depth == 0)
-        places = tuned.cut(config.stages) if is_even else None
-        if places is not None and (chunks == 1 or not _cuts_loops(places)):
+        places = tuned.cut(config.stages) if is_even else ""
+        if not isinstance(places, str) and (chunks == 1 or not _cuts_loops(places)):
             yield replace(config, microbatches=count, chunks=chunks)
 
 
@@ -153,6 +154,24 @@ def _fits_sizes(tuned: TunedModel, config: Config) -> bool:
         if sequence is None or sequence.size % context or sequence.size < least:
             return False
     return tensor == 1 or any(family.flops for family in tuned.choose_families(tensor))
+
+
+def explain_none(tuned: TunedModel, space: str, where: Mesh | int) -> str:
+    """Return why a space has no configuration for a model and some devices.
+
+    Args:
+        tuned: the model.
+        space: one of `SPACES`.
+        where: a mesh that is given, or a number of devices.
+    """
+    if space != Role.pipeline:
+        return "sizes of the model do not divide among its devices"
+    if not tuned.can_have_stages:
+        return find_reason(tuned.component, space)
+    stages = where.size if isinstance(where, Mesh) else where
+    if tuned.batch < stages:
+        return f"a batch of {tuned.batch} gives {stages} stages no micro-batch each"
+    return str(tuned.cut(stages))
 
 
 def vary_one(tuned: TunedModel, config: Config) -> Iterator[Config]:
@@ -207,4 +226,4 @@ def _product(sizes: Sequence[int]) -> int:
     return found
 
 
-__all__ = ["SEARCHED", "SPACES", "is_flat", "list_configs", "vary_one"]
+__all__ = ["SEARCHED", "SPACES", "explain_none", "is_flat", "list_configs", "vary_one"]

@@ -26,7 +26,7 @@ from mithril.tuning.measure import MOST, can_measure, check_measurable, measure_
 from mithril.tuning.model import TunedModel, find_component
 from mithril.tuning.progress import Progress
 from mithril.tuning.search import Search
-from mithril.tuning.space import SEARCHED, SPACES, list_configs
+from mithril.tuning.space import SEARCHED, SPACES, explain_none, list_configs
 from mithril.types import to_python
 from mithril.units import format_bytes
 
@@ -153,7 +153,7 @@ def auto_tune(
         if not found and hardware.memory_bytes is not None and least > hardware.memory_bytes:
             raise _refuse_memory(least, hardware)
         if not found:
-            why = next(iter(search.refusals), "sizes of the model do not divide among its devices")
+            why = next(iter(search.refusals), "") or explain_none(tuned, strategy_space, where)
             raise PlanError(
                 f"auto_tune finds no strategy in space '{strategy_space}' for {_describe(where)}; "
                 f"{why}; try another space or mesh"
