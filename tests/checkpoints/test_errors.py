@@ -80,6 +80,11 @@ def test_paths(saved: Path, tmp_path: Path) -> None:
         r"path '.*index.json' is a file; a checkpoint is a directory", lambda: ml.save(file, {})
     )
     refuses(r"index.json' is a file; a checkpoint is a direc", lambda: ml.load(file))
+    refuses("path '' names no directory; give one, such as 'run'", lambda: ml.save("", {"step": 1}))
+    refuses("names no directory", lambda: ml.load("a\0b"))
+    long = f"{tmp_path}/{'a' * 300}"
+    for call in (lambda: ml.save(long, {}), lambda: ml.load(long)):
+        refuses(r"path '.*a' cannot be looked at; .*; give another path", call)
     refuses("path is an int; give a text or a pathlib.Path", lambda: ml.save(3, {}))
     refuses(r"directory '/proc/x' cannot be made; ", lambda: ml.save("/proc/x", {}))
     refuses(
@@ -95,6 +100,17 @@ def test_other_files_beside_a_checkpoint_stay(saved: Path) -> None:
     assert len(list(saved.iterdir())) == 3
 
 
+def test_a_leaf_of_jax_without_a_dtype_of_ours_is_named(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    backend = ml.JaxBackend()
+    for leaf in (jax.random.key(0), jax.numpy.ones(2, "complex64")):
+        refuses(
+            "leaf 'a/x' cannot be saved; dtype '.*' is not supported",
+            lambda leaf=leaf: ml.save(tmp_path, {"a": {"x": leaf}}),
+        )
+    assert backend.name == "jax", "it is open: that is how its arrays are known"
+
+
 def test_options(saved: Path) -> None:
     compiled = ml.compile(ml.Linear(3), ml.NumpyBackend())
     both = r"load\(\) is given like= and compiled=; give one of them"
@@ -104,6 +120,16 @@ def test_options(saved: Path) -> None:
     refuses(
         "not known before the shapes",
         lambda: ml.load(saved, compiled=compiled),
+        ml.PlanError,
+    )
+    model = ml.Model()
+    model |= ml.Linear(3)(input="x", output="y")
+    model |= ml.MeanSquaredError()(input="y", target="t", output="loss")
+    shapes = {"x": (2, 4), "t": (2, 3)}
+    step = ml.train_step(model, ml.NumpyBackend(), ml.optim.sgd(0.1), shapes=shapes)
+    refuses(
+        "parameters of a train step lie like those of step.init",
+        lambda: ml.load(saved, compiled=step.compiled),
         ml.PlanError,
     )
     uncallable = "observe=3 cannot be called; give a function of file, name and nbytes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import mithril as ml
 import pytest
 from mithril import P
-from mithril.checkpoints import files
+from mithril.checkpoints import files, loading, saving
 
 STEPS = ("fsync", "replace")
 """What a save asks of the system where it may be interrupted."""
@@ -155,4 +156,46 @@ def test_index_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "replace", lambda a, b: (order.append(Path(b).name), replace(a, b))[1])
     monkeypatch.setattr(os, "fsync", lambda handle: (order.append("sync"), fsync(handle))[1])
     ml.save(tmp_path, tree_of(1))
-    assert order == ["sync", "000001-00000-00000.safetensors", "sync", "sync", "index.json", "sync"]
+    order = [re.sub("-[0-9a-f]{8}-", "-mark-", name) for name in order]
+    part, prepared = "000001-mark-00000-00000.safetensors", "000001-mark-00000.json"
+    assert order == ["sync", part, "sync", "sync", prepared, "sync", "index.json", "sync"]
+
+
+def test_a_load_begins_again_where_a_save_is_completed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ml.save(tmp_path, tree_of(1))
+    read, values = loading.read_index, iter([2, 3])
+
+    def read_and_save(directory: Path) -> Any:
+        index = read(directory)
+        for value in values:
+            ml.save(tmp_path, tree_of(value))
+            break
+        return index
+
+    monkeypatch.setattr(loading, "read_index", read_and_save)
+    check_is(3, tmp_path)
+
+
+def test_of_two_jobs_that_save_into_one_path_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ml.save(tmp_path, tree_of(1))
+    prepare = saving.prepare_index
+
+    def save_meanwhile(*given: Any) -> None:
+        monkeypatch.setattr(saving, "prepare_index", prepare)
+        prepare(*given)
+        ml.save(tmp_path, tree_of(2))
+
+    monkeypatch.setattr(saving, "prepare_index", save_meanwhile)
+    with pytest.raises(
+        ml.CheckpointError,
+        match=r"was saved by another job while this one saved there; that one is kept; give each",
+    ):
+        ml.save(tmp_path, tree_of(3))
+    check_is(2, tmp_path)
+    ml.save(tmp_path, tree_of(4))
+    check_is(4, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import mithril as ml
@@ -79,8 +80,9 @@ def check_both(output: str, devices: int, path: Path) -> None:
             f"whole checkpoint '{path}' would be loaded whole by each of 2 processes; give like= or",
         ):
             assert any(expected in line for line in mine), (rank, expected, output)
-    assert sorted(file.name for file in path.iterdir()) == [
-        "000002-00000-00000.safetensors", "000002-00001-00000.safetensors", "index.json",
+    names = [re.sub("-[0-9a-f]{8}-", "-mark-", file.name) for file in path.iterdir()]
+    assert sorted(names) == [
+        "000002-mark-00000-00000.safetensors", "000002-mark-00001-00000.safetensors", "index.json",
     ]  # fmt: skip
     found = ml.load(path)
     np.testing.assert_array_equal(found["split"], np.arange(48.0).reshape(8, 6))
@@ -121,6 +123,22 @@ try:
     ml.save(path, {**other, "step": 4})
 except ml.CheckpointError as error:
     print("trees", error)
+bad = {"f": print} if ml.process_index() == failing else {}
+try:
+    ml.save(path, {**tree, **bad})
+except ml.CheckpointError as error:
+    print("leaf", error)
+from mithril.checkpoints import saving
+write = saving.write_parts
+def interrupt(*given):
+    raise RuntimeError("the framework failed")
+if ml.process_index() == failing:
+    saving.write_parts = interrupt
+try:
+    ml.save(path, tree)
+except (ml.CheckpointError, RuntimeError) as error:
+    print("raised", type(error).__name__)
+saving.write_parts = write
 try:
     import torch
     ml.save(path, {"t": torch.ones(2)})
@@ -152,6 +170,10 @@ def test_all_processes_learn_that_one_could_not_save(failing: int, tmp_path: Pat
             "foreign leaf 't' is a torch.Tensor, which says nothing of what the other 1"
             in (told[rank][-1])
         )
+    assert "leaf leaf 'f' is a builtin_function_or_method" in told[failing][4]
+    assert told[1 - failing][4].startswith("leaf ")
+    assert told[failing][5] == "raised RuntimeError"
+    assert told[1 - failing][5] == "raised CheckpointError"
     assert (
         "trees processes have not saved one tree; 'v' has 4 elements, and its parts 2"
         in (told[0][3])

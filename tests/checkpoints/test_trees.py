@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,16 @@ def test_numbers_texts_and_containers_come_back(tmp_path: Path) -> None:
     like = {**VALUES, "step": 0, "rate": 0, "name": "", "done": False, "best": 0.0, "big": 1}
     assert ml.load(tmp_path, like=like) == VALUES
     assert list(tmp_path.glob("*.safetensors")) == []
+
+
+def test_a_text_of_an_enum_comes_back_as_what_stands_in_it(tmp_path: Path) -> None:
+    class Kind(str, Enum):  # noqa: UP042 - a StrEnum has no text of its own
+        first = "a"
+
+    ml.save(tmp_path, {"kind": Kind.first, "text": np.str_("b")})
+    found = ml.load(tmp_path)
+    assert found == {"kind": "a", "text": "b"}
+    assert {type(text) for text in found.values()} == {str}
 
 
 def test_nan_comes_back(tmp_path: Path) -> None:

@@ -160,6 +160,26 @@ def test_a_parameter_without_a_size_is_no_tree_yet() -> None:
         jax.tree.leaves(compiled.randomize_params())
 
 
+@pytest.mark.parametrize("mesh", [ml.Mesh(), ml.Mesh(data=2), ml.Mesh(data=4)], ids=str)
+def test_arrays_are_loaded_as_users_of_jax_have_laid_them_out(
+    mesh: ml.Mesh, tmp_path: Path
+) -> None:
+    backend = ml.JaxBackend(mesh)
+    assert backend.mesh == mesh, "it is open: that is how arrays are known"
+    theirs = jax_mesh((4,), ("x",))
+    split = jax.sharding.NamedSharding(theirs, jax.sharding.PartitionSpec("x"))
+    tree = {
+        "split": jax.device_put(jnp.arange(8.0), split),
+        "second": jax.device_put(jnp.arange(3.0), jax.devices()[1]),
+        "anywhere": jnp.ones(2),
+    }
+    ml.save(tmp_path, tree)
+    found = ml.load(tmp_path, like=tree)
+    for name, x in tree.items():
+        close(found[name], x)
+        assert found[name].sharding == x.sharding or not x.committed
+
+
 @pytest.mark.slow
 def test_optax_trains_parameters() -> None:
     compiled, inputs = small_gpt(ml.JaxBackend(ml.Mesh(data=2, tensor=2)))

@@ -10,7 +10,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -23,11 +24,13 @@ from mithril.types import TensorType, as_dtype
 FORMAT, VERSION = "mithril-checkpoint", 1
 INDEX = "index.json"
 OWN_NAME = re.compile(
-    r"\d{6}-\d{5}(-\d{5}\.safetensors|\.json)(\.tmp)?|index\.json\.tmp|\.tmp\w{6}"
+    r"\d{6}(-[0-9a-f]{8})?-\d{5}(-\d{5}\.safetensors|\.json)(\.tmp)?|index\.json\.tmp|"
+    r"\.tmp\w{6}"
 )
-"""Names of files that saves make, the index aside: number of the save, process, file.
+"""Names of files that saves make, the index aside: number of the save, its mark, process, file.
 
-The last is what safetensors (0.8) calls a file that it is still writing, or could not finish.
+Earlier versions gave saves no mark. The last is what safetensors (0.8) calls a file that it is
+still writing, or could not finish.
 """
 Edges = tuple[tuple[int, int], ...]
 """Where each dimension of a box starts and stops."""
@@ -141,8 +144,8 @@ def _check_version(file: Path, data: Any) -> None:
         )
 
 
-def write_index(directory: Path, index: Index) -> None:
-    """Put an index in the place of the one that is there, if any, at once.
+def prepare_index(file: Path, index: Index) -> None:
+    """Write an index beside the one that is there, if any.
 
     Raises:
         CheckpointError: it cannot be written.
@@ -155,7 +158,18 @@ def write_index(directory: Path, index: Index) -> None:
         }
         for name, tensor in index.tensors.items()
     }
-    write_json(directory / INDEX, {"save": index.number, "tree": index.tree, "tensors": tensors})
+    write_json(file, {"save": index.number, "tree": index.tree, "tensors": tensors})
+
+
+def put_index(directory: Path, prepared: Path) -> None:
+    """Put an index in the place of the one that is there, if any, at once.
+
+    Raises:
+        CheckpointError: the system refuses it.
+    """
+    with _writing(directory / INDEX):
+        os.replace(prepared, directory / INDEX)  # noqa: PTH105 - tests let it fail
+        sync_directory(directory)
 
 
 def write_parts_index(file: Path, parts: Mapping[str, list[StoredPart]]) -> None:
@@ -170,30 +184,42 @@ def write_json(file: Path, content: Mapping[str, object]) -> None:
         CheckpointError: it cannot be written.
     """
     text = json.dumps({"format": FORMAT, "version": VERSION, **content}, allow_nan=False)
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-    write_whole(file, write)
+    write_whole(file, lambda path: path.write_text(text + "\n", encoding="utf-8"))
 
 
-def write_whole(file: Path, write: Callable[[Path], None]) -> None:
-    """Write a file under a temporary name, bring it to the disk, and give it its name.
+def write_whole(file: Path, write: Callable[[Path], object]) -> None:
+    """Write a file so that it is there as a whole or not at all.
 
     Raises:
-        CheckpointError: any of that fails.
+        CheckpointError: it cannot be written.
     """
-    temporary = file.with_name(f"{file.name}.tmp")
+    with _writing(file):
+        replace_file(file, write)
+
+
+@contextmanager
+def _writing(file: Path) -> Iterator[None]:
+    """Say which file it is that cannot be written."""
     try:
-        write(temporary)
-        with temporary.open("rb+") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, file)  # noqa: PTH105 - tests let it fail
-        sync_directory(file.parent)
+        yield
     except OSError as error:
         raise CheckpointError(
             f"file '{file}' cannot be written; {error}; make room, or give another path"
         ) from error
+
+
+def replace_file(file: Path, write: Callable[[Path], object]) -> None:
+    """Write a file under a temporary name, bring it to the disk, and give it its name.
+
+    Raises:
+        OSError: any of that fails.
+    """
+    temporary = file.with_name(f"{file.name}.tmp")
+    write(temporary)
+    with temporary.open("rb+") as written:
+        os.fsync(written.fileno())
+    os.replace(temporary, file)  # noqa: PTH105 - tests let it fail
+    sync_directory(file.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from mithril.checkpoints.files import UnwrittenPart
 from mithril.checkpoints.owners import Owners
-from mithril.errors import CheckpointError, MithrilError, kind_of
+from mithril.errors import CheckpointError, MithrilError, ShapeError, kind_of
 from mithril.mesh import Sharding
 from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.host import check_unmasked
@@ -35,7 +35,7 @@ def find_backends(leaves: list[Any]) -> list[ArrayBackend]:
     found = list({id(x.backend): x.backend for x in leaves if isinstance(x, Array)}.values())
     rest = sorted(list_backends(), key=lambda backend: -backend.mesh.size)
     found += [backend for backend in rest if not any(backend is other for other in found)]
-    foreign = [x for x in leaves if getattr(x, "ndim", 0) and not isinstance(x, Array | Host)]
+    foreign = [x for x in leaves if not isinstance(x, Array | Host) and getattr(x, "ndim", 0) != 0]
     if foreign and not any(isinstance(x, Array) for x in leaves):
         largest = max(foreign, key=lambda x: x.size if isinstance(x.size, int) else 0)
         known = next((b for b in found if _adopt_as_it_lies(largest, b) is not None), None)
@@ -45,7 +45,10 @@ def find_backends(leaves: list[Any]) -> list[ArrayBackend]:
 
 def _adopt_as_it_lies(leaf: object, backend: ArrayBackend) -> Array | None:
     """Return an array of a framework as one of a backend, None where it would have to be moved."""
-    adopted = backend.adopt(leaf) if backend.interop.host(leaf) is None else None
+    try:
+        adopted = backend.adopt(leaf) if backend.interop.host(leaf) is None else None
+    except ShapeError:  # of its dtype, which `adopt` tells with the leaf's name
+        return None
     return adopted if adopted is not None and adopted.shards is leaf else None
 
 
@@ -60,8 +63,19 @@ def adopt(
         backends: those that may know it.
 
     Raises:
-        CheckpointError: no backend knows it, or it is one process's part of something.
+        CheckpointError: no backend knows it, it has no dtype of Mithril's, or it is one process's
+            part of something.
+        BackendError: it was given up.
     """
+    try:
+        return _adopt(name, leaf, backends)
+    except ShapeError as error:
+        raise CheckpointError(f"leaf '{name}' cannot be saved; {error}") from error
+
+
+def _adopt(
+    name: str, leaf: object, backends: list[ArrayBackend]
+) -> tuple[Array | Host, ArrayBackend | None]:
     check_unmasked(leaf, f"leaf '{name}' is", CheckpointError)
     if isinstance(leaf, Array | np.ndarray | np.generic):
         return leaf, None

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mithril.checkpoints.files import Reader, ReadObserver
+from mithril.checkpoints.files import MissingFileError, Reader, ReadObserver
 from mithril.checkpoints.index import Index, StoredTensor, read_index
 from mithril.checkpoints.leaves import find_backends
 from mithril.checkpoints.saving import as_directory
@@ -33,6 +34,9 @@ from mithril.runtime import CompiledModel, Parameters
 from mithril.runtime.processes import find_place
 from mithril.trees import rebuild
 from mithril.types import DType
+
+ATTEMPTS = 10
+"""How often a load begins again at most where saves into the directory are completed meanwhile."""
 
 
 @checked_keywords()
@@ -88,6 +92,26 @@ def load(
         )
     directory = as_directory(path)
     index = read_index(directory)
+    for _ in range(ATTEMPTS):
+        try:
+            return _load(directory, index, like, compiled, subtree, observe)
+        except MissingFileError:
+            later = read_index(directory)
+            if later == index:
+                raise
+            index = later  # a save was completed meanwhile, and has removed what it replaced
+    return _load(directory, index, like, compiled, subtree, observe)
+
+
+def _load(
+    directory: Path,
+    index: Index,
+    like: object,
+    compiled: CompiledModel | None,
+    subtree: str | None,
+    observe: ReadObserver | None,
+) -> Any:
+    """Load what an index names."""
     what = f"checkpoint '{directory}'"
     node = _find_subtree(what, index.tree, subtree)
     reader = Reader(directory, observe)

@@ -1,15 +1,17 @@
 """save: a tree of arrays into a directory, each process its own parts.
 
-The steps are those of `_save`: write parts under names of this save, wait for all processes, put
+The steps are those of `save`: write parts under names of this save, wait for all processes, put
 the index in its place, remove what it does not name. Until the index is there, the checkpoint of
-before is, and it has all its files.
+before is, and it has all its files. A process that fails waits for the others like any other.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from secrets import randbits
 
 from mithril.checkpoints.files import UnwrittenPart, write_parts
 from mithril.checkpoints.index import (
@@ -19,19 +21,20 @@ from mithril.checkpoints.index import (
     StoredPart,
     StoredTensor,
     check_cover,
+    prepare_index,
+    put_index,
     read_index,
     read_parts,
     sync_directory,
-    write_index,
     write_parts_index,
 )
 from mithril.checkpoints.leaves import Host, adopt, find_backends, list_parts, type_of
 from mithril.checkpoints.owners import Owners
 from mithril.checkpoints.tree import Node, is_value, name_leaves, to_node, to_value_node
-from mithril.errors import CheckpointError, MithrilError, kind_of
+from mithril.errors import CheckpointError, kind_of
 from mithril.keywords import checked_keywords
 from mithril.runtime.array import Array
-from mithril.runtime.processes import find_place, wait_for_processes
+from mithril.runtime.processes import agree, find_place, wait_for_processes
 from mithril.types import TensorType
 
 SHOWN = 5
@@ -67,13 +70,78 @@ def save(path: str | os.PathLike[str], tree: object) -> None:
     ...     ml.load(f"{directory}/first")
     {'w': array([1., 1., 1., 1.], dtype=float32), 'step': 3}
     """
-    directory = as_directory(path)
-    structure, leaves = name_leaves(tree)
+    index, count = find_place()
+    mark = f"{agree(randbits(31)):08x}"
+    made, failure = None, None
+    try:
+        made = _write(path, tree, mark)
+    except Exception as error:  # the others wait before they learn of it
+        failure = error
+    wait_for_processes()
+    if made is not None and index == 0:
+        try:
+            _complete(made, count)
+        except Exception as error:
+            failure = error
+    wait_for_processes()
+    if failure is not None:
+        raise failure
+    if made is not None and count > 1:
+        _check_saved(made.directory, made.number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Save:
+    """A save of which this process has written its parts.
+
+    Args:
+        directory: of the checkpoint.
+        number: of the save.
+        mark: tells it from other saves of that number, such as those of another job.
+        types: of all arrays by name.
+        tree: the form.
+        parts: those of this process, by array.
+    """
+
+    directory: Path
+    number: int
+    mark: str
+    types: Mapping[str, TensorType]
+    tree: Node
+    parts: Mapping[str, list[StoredPart]]
+
+    def name_file(self, process: int) -> Path:
+        """Return the file in which a process says which parts it has written."""
+        return self.directory / f"{_name_stem(self.number, self.mark, process)}.json"
+
+
+def _name_stem(number: int, mark: str, process: int) -> str:
+    return f"{number:06d}-{mark}-{process:05d}"
+
+
+def check_save(path: object, tree: object) -> Path:
+    """Return the path of a directory that a tree may be saved into.
+
+    What is not known yet, such as the size of a parameter, is not looked at.
+
+    Raises:
+        CheckpointError: it is no path, that of a file, or holds something that is no checkpoint, or
+            a damaged one; or a leaf is nothing that is saved.
+    """
+    directory = _check_directory(path)
+    if (directory / INDEX).exists():
+        read_index(directory)
+    _, leaves = name_leaves(tree)
+    for name, array in _adopt_all(leaves).items():
+        if not isinstance(array, Array):
+            type_of(name, array)
+    return directory
+
+
+def _adopt_all(leaves: Mapping[str, object]) -> dict[str, Array | Host]:
+    """Return the leaves that are arrays, as arrays of Mithril or of NumPy."""
     backends = find_backends(list(leaves.values()))
-    arrays = {n: adopt(n, x, backends)[0] for n, x in leaves.items() if not is_value(x)}
-    types = {name: type_of(name, array) for name, array in arrays.items()}
-    nodes = ({"tensor": n} if n in arrays else to_value_node(x) for n, x in leaves.items())
-    _save(directory, arrays, types, to_node(structure, nodes))
+    return {n: adopt(n, leaf, backends)[0] for n, leaf in leaves.items() if not is_value(leaf)}
 
 
 def as_directory(path: object) -> Path:
@@ -84,46 +152,56 @@ def as_directory(path: object) -> Path:
     """
     if not isinstance(path, str | os.PathLike):
         raise CheckpointError(f"path is {kind_of(path)}; give a text or a pathlib.Path")
+    text = os.fspath(path)
+    if not text or "\0" in text:
+        raise CheckpointError(f"path {text!r} names no directory; give one, such as 'run'")
     directory = Path(path)
-    if directory.exists() and not directory.is_dir():
+    try:
+        is_file = directory.exists() and not directory.is_dir()
+    except OSError as error:
+        raise CheckpointError(
+            f"path '{directory}' cannot be looked at; {error}; give another path"
+        ) from error
+    if is_file:
         raise CheckpointError(f"path '{directory}' is a file; a checkpoint is a directory")
     return directory
 
 
-def _save(
-    directory: Path,
-    arrays: Mapping[str, Array | Host],
-    types: Mapping[str, TensorType],
-    tree: Node,
-) -> None:
+def _write(path: object, tree: object, mark: str) -> _Save:
+    """Write the parts of this process."""
+    directory = as_directory(path)
     index, count = find_place()
-    number, failure = 0, None
-    try:
-        number = _prepare(directory)
-        stem = f"{number:06d}-{index:05d}"
-        _remove(directory, lambda name: name.startswith(stem))
-        found = write_parts(directory, stem, _list_all_parts(arrays, types))
-        if count > 1:
-            write_parts_index(directory / f"{stem}.json", found)
-    except MithrilError as error:  # the others wait for this process before they learn of it
-        failure = error
-    wait_for_processes()
-    if index == 0 and failure is None:
-        try:
-            parts = found if count == 1 else _collect(directory, number, count)
-            _complete(directory, Index(number, tree, _to_tensors(types, parts)))
-        except MithrilError as error:
-            failure = error
-    wait_for_processes()
-    if failure is not None:
-        raise failure
+    structure, leaves = name_leaves(tree)
+    arrays = _adopt_all(leaves)
+    types = {name: type_of(name, array) for name, array in arrays.items()}
+    nodes = ({"tensor": n} if n in arrays else to_value_node(x) for n, x in leaves.items())
+    number = _prepare(directory)
+    stem = _name_stem(number, mark, index)
+    found = write_parts(directory, stem, _list_all_parts(arrays, types))
+    made = _Save(directory, number, mark, types, to_node(structure, nodes), found)
     if count > 1:
-        _check_saved(directory, number)
+        write_parts_index(made.name_file(index), found)
+    return made
 
 
-def _complete(directory: Path, index: Index) -> None:
-    """Put the index in its place, and remove the files of other saves."""
-    write_index(directory, index)
+def _complete(made: _Save, count: int) -> None:
+    """Put the index in its place, and remove the files of other saves.
+
+    Raises:
+        CheckpointError: another process has failed, another job has saved there, or a file cannot
+            be written or removed.
+    """
+    directory, number = made.directory, made.number
+    parts = made.parts if count == 1 else _collect(made, count)
+    index = Index(number, made.tree, _to_tensors(made.types, parts))
+    prepared = made.name_file(0)  # its parts are collected
+    prepare_index(prepared, index)
+    if _find_number(directory) != number:
+        raise CheckpointError(
+            f"checkpoint '{directory}' was saved by another job while this one saved there; that "
+            f"one is kept; give each job a path of its own"
+        )
+    put_index(directory, prepared)
     files = index.files
     _remove(directory, lambda name: bool(OWN_NAME.fullmatch(name)) and name not in files)
 
@@ -165,10 +243,15 @@ def _prepare(directory: Path) -> int:
             f"directory '{directory}' cannot be made; {error}; give another path"
         ) from error
     _check_own(directory, names)
-    return read_index(directory).number + 1 if INDEX in names else 1
+    return _find_number(directory)
 
 
-def check_directory(path: object) -> Path:
+def _find_number(directory: Path) -> int:
+    """Return the number of the next save into a directory."""
+    return read_index(directory).number + 1 if (directory / INDEX).exists() else 1
+
+
+def _check_directory(path: object) -> Path:
     """Return the path of a directory that a checkpoint may be saved into.
 
     Raises:
@@ -213,7 +296,7 @@ def _remove(directory: Path, is_old: Callable[[str], bool]) -> None:
         ) from error
 
 
-def _collect(directory: Path, number: int, count: int) -> dict[str, list[StoredPart]]:
+def _collect(made: _Save, count: int) -> dict[str, list[StoredPart]]:
     """Return the parts that all processes have written.
 
     Raises:
@@ -221,7 +304,7 @@ def _collect(directory: Path, number: int, count: int) -> dict[str, list[StoredP
     """
     found: dict[str, list[StoredPart]] = {}
     for process in range(count):
-        file = directory / f"{number:06d}-{process:05d}.json"
+        file = made.name_file(process)
         if not file.exists():
             raise CheckpointError(
                 f"process {process} of {count} has not saved its parts: '{file}' is not there; see "

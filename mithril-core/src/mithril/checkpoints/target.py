@@ -88,9 +88,16 @@ def _slot_of_framework(
                 f"leaf '{name}' is {kind_of(leaf)}, and backend '{backend.name}' gives out "
                 f"{kind_of(given)}; have an array of Mithril in its place"
             )
-        return given
+        # Where the backend had to move what its framework's user has put somewhere, it goes back.
+        is_moved = isinstance(found, Array) and found.shards is not leaf
+        return _bring_back(given, leaf) if is_moved else given
 
     return Slot("array", type, make)
+
+
+def _bring_back(given: Any, leaf: Any) -> Any:
+    """Return an array where a user of JAX has put the one in its place, if anybody said where."""
+    return given.to_device(leaf.sharding) if getattr(leaf, "committed", False) else given
 
 
 def slots_of_model(compiled: CompiledModel) -> dict[str, Slot]:

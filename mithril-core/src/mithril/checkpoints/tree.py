@@ -78,8 +78,8 @@ def to_value_node(value: float | str) -> Node:
     """Return the node of a leaf that is a number or a text of Python."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
-    kinds = (bool, int, float, str)
-    return {"value": next(kind(value) for kind in kinds if isinstance(value, kind))}
+    # What stands in a text, and not what `str` makes of it: a member of an Enum has a name, too.
+    return {"value": str.__str__(value) if isinstance(value, str) else value}
 
 
 def is_value(leaf: object) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from weakref import ref
 
+import numpy as np
+
 from mithril.errors import BackendError
 from mithril.mesh import PartitionSpec
 from mithril.runtime.array import ArrayBackend
@@ -77,14 +79,26 @@ def is_main() -> bool:
 def wait_for_processes() -> None:
     """Return when every process of the job has come here.
 
-    Every process gives a value that all of them get, on the latest backend that spans the job.
+    Raises:
+        BackendError: no backend that spans the job is in use any more, or a process is gone.
+    """
+    agree(0)
+
+
+def agree(number: int) -> int:
+    """Return the number that process 0 gives, once every process of the job has come here.
+
+    Every process gives one that all of them get, on the latest backend that spans the job.
+
+    Args:
+        number: from 0, of 31 bits.
 
     Raises:
         BackendError: no such backend is in use any more, or a process is gone.
     """
-    count = find_place()[1]
+    index, count = find_place()
     if count == 1:
-        return
+        return number
     spans = [b for b in list_backends() if b.engine.process_count == count]
     if not spans:
         raise BackendError(
@@ -92,7 +106,8 @@ def wait_for_processes() -> None:
             f"keep the backend while you save or load"
         )
     mesh = spans[0].mesh
-    spans[0].zeros(mesh.size, dtype="int32", sharding=PartitionSpec(mesh.names)).numpy()
+    given = np.full(mesh.size, number if index == 0 else 0, np.int32)
+    return int(spans[0].array(given, sharding=PartitionSpec(mesh.names)).numpy().max())
 
 
 def _check_opened(function: str) -> None:
