@@ -171,3 +171,72 @@ def test_a_file_that_is_no_log_is_kept(tmp_path: Path) -> None:
     with pytest.raises(ml.OptionError, match="is no log of a training: it has no column 'step'"):
         ml.train(add, 0.0, [1, 2], log=path, start=1, progress=False)
     assert path.read_text() == "a,b\n1,2\n"
+
+
+def test_no_file_that_is_no_log_is_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    for held, why in ((b"a,b\n1,2\n", "it has no column 'step'"), (b"\xff\xfe1", "'utf-8' codec")):
+        path.write_bytes(held)
+        with pytest.raises(ml.OptionError, match=f"is no log of a training: {why}.*; give another"):
+            ml.train(add, 0.0, [1, 2], log=path, progress=False)
+        assert path.read_bytes() == held
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("2,1,0.2,9", "has 4 fields in line 3, and 3 columns; mend the line, or give another name"),
+        (",1,0.2", "has step '' in line 3; mend the line, or give another name"),
+        ("1.0,1,0.2", "has step '1.0' in line 3; mend the line"),
+        ("2,1,x", "has seconds 'x' in line 3; mend the line"),
+    ],
+)
+def test_a_line_that_is_no_row_is_told(line: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text(f"step,loss,seconds\n1,0,0.1\n{line}\n")
+    with pytest.raises(ml.OptionError, match=re.escape(f"log '{path}' {text}")):
+        ml.train(add, 0.0, [1], log=path, start=4, progress=False)
+
+
+def test_what_a_crash_leaves_of_a_row_is_left_out_and_seconds_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    for rest in ("3,", "3,2,0.3", "3\0\0"):
+        path.write_text(f"step,loss,seconds\r\n1,0,0.1\r\n\r\n2,1,500.25\r\n{rest}")
+        ml.train(add, 0.0, [1], log=path, start=4, progress=False)
+        rows = rows_of(path)
+        assert [row["step"] for row in rows] == ["1", "2", "5"]
+        assert 500.25 <= float(rows[-1]["seconds"]) < 600
+    assert [file.name for file in tmp_path.iterdir()] == ["run.csv"]
+
+
+def test_large_steps_are_whole_in_a_log(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    for start in (1_234_567_890, 1_234_567_891):
+        ml.train(add, 0.0, [1], log=path, start=start, progress=False)
+    assert [row["step"] for row in rows_of(path)] == ["1234567891", "1234567892"]
+
+
+def test_rows_stay_where_a_log_cannot_be_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.csv"
+    ml.train(add, 0.0, [1, 1], log=path, log_every=1, progress=False)
+    before = path.read_bytes()
+    with monkeypatch.context() as patch, pytest.raises(ml.OptionError, match="cannot be written"):
+        patch.setattr("os.replace", lambda *given: (_ for _ in ()).throw(OSError(28, "full")))
+        ml.train(add, 0.0, [1], log=path, start=2, progress=False)
+    assert path.read_bytes() == before
+
+
+def test_viewers_leave_out_events_behind_the_start(tmp_path: Path) -> None:
+    ml.train(add, 0.0, [1] * 2, log=f"{tmp_path}/", start=4, log_every=1, progress=False)
+    (path,) = tmp_path.glob("events.out.tfevents.*")
+    version, begin, *events = records(path.read_bytes())
+    assert b"brain.Event:2" in version
+    assert begin[9:] == b"\x10\x05\x3a\x02\x08\x01", "a session starts with step 5"
+    assert [event[10] for event in events] == [5, 6]
+
+
+def test_a_checkpoint_beside_event_files(tmp_path: Path) -> None:
+    ml.train(add, 0.0, [1], log=f"{tmp_path}/", save=tmp_path / "checkpoint", progress=False)
+    assert ml.load(tmp_path / "checkpoint")["step"] == 1

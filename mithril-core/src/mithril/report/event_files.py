@@ -14,15 +14,21 @@ VERSION = "brain.Event:2"
 
 
 def encode_event(
-    wall: float, step: int = 0, scalars: Mapping[str, float] | None = None, version: str = ""
+    wall: float,
+    step: int = 0,
+    scalars: Mapping[str, float] | None = None,
+    version: str = "",
+    *,
+    is_start: bool = False,
 ) -> bytes:
-    """Return an `Event`: wall_time = 1, step = 2, file_version = 3, summary = 5.
+    """Return an `Event`: wall_time = 1, step = 2, file_version = 3, summary = 5, session_log = 7.
 
     Args:
         wall: seconds since 1970.
         step: which step the scalars are of.
         scalars: figures by tag.
         version: of the format; the first event of a file has nothing else.
+        is_start: whether a session starts; viewers drop what other files have from this step on.
     """
     data = b"\x09" + struct.pack("<d", wall)
     if step:
@@ -35,7 +41,7 @@ def encode_event(
             for tag, value in scalars.items()
         )
         data += _encode_bytes(5, b"".join(values))
-    return data
+    return data + (_encode_bytes(7, b"\x08\x01") if is_start else b"")
 
 
 def _encode_bytes(number: int, data: bytes) -> bytes:

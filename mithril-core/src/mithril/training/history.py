@@ -76,7 +76,7 @@ def _fetch(name: str, value: Any) -> float:
             f"metric '{name}' has shape {tuple(value.shape)}; give one number, such as a mean"
         )
     try:
-        return float(value)
+        return float(value.item() if getattr(value, "ndim", 0) else value)
     except (TypeError, ValueError):
         raise OptionError(
             f"metric '{name}' is {kind_of(value)}; give a number, or an array of one element"

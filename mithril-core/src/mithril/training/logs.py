@@ -1,22 +1,26 @@
 """Logs of a training: a CSV file, or event files for TensorBoard.
 
 Rows are written as they come, so a training that is ended has its log. One that goes on after
-some steps keeps the rows up to there and adds to them.
+some steps keeps the rows of a CSV file up to there and adds to them; in event files a mark tells
+viewers to leave out later ones. A CSV file is written anew under another name, which is then put in
+its place: what ends a training leaves the rows that were there.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Protocol, Self
+from typing import Protocol
 
+from mithril.checkpoints.index import replace_file
 from mithril.errors import OptionError
 from mithril.report.event_files import VERSION, encode_event, encode_record
-from mithril.training.history import STEP
+from mithril.training.history import SECONDS, STEP
 
 Row = Mapping[str, float]
 LogPath = str | os.PathLike[str]
@@ -28,61 +32,121 @@ class Log(Protocol):
     def write(self, row: Row) -> None:
         """Add a row."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
 
 class CsvLog:
     """A CSV file with a column for each figure; it is written anew where one comes that is new.
 
     Args:
         path: the file.
-        start: rows of later steps that it has are left out; 0 leaves out all.
+        start: rows of later steps that it has are left out; 0 leaves out all. Seconds go on from
+            the last row that is kept.
+
+    Raises:
+        OptionError: the file is no log of a training, or has a line that is no row of one.
     """
 
     def __init__(self, path: Path, start: int) -> None:
-        self._path = path
+        self._given, self._path = path, path.resolve()
         self._columns: list[str] = []
         self._rows: list[dict[str, str]] = []
-        if start and path.exists():
-            with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
-                self._columns = list(reader.fieldnames or ())
-                if STEP not in self._columns:
-                    raise OptionError(
-                        f"log '{path}' is no log of a training: it has no column 'step'; give "
-                        f"another name"
-                    )
-                self._rows = [row for row in reader if int(row[STEP]) <= start]
-        self._file = self._write_all()
+        if path.exists() and path.stat().st_size:
+            self._columns, self._rows = _read_log(path, start)
+        self._before = float(self._rows[-1].get(SECONDS, "0")) if self._rows else 0.0
+        self._write_all()
 
     def write(self, row: Row) -> None:
         """Add a row."""
-        self._rows.append({name: f"{value:.9g}" for name, value in row.items()})
+        shown = {**row, SECONDS: row[SECONDS] + self._before} if SECONDS in row else row
+        self._rows.append({name: _to_field(value) for name, value in shown.items()})
         new = [name for name in row if name not in self._columns]
         if new:
             self._columns += new
-            self._file.close()
-            self._file = self._write_all()
+            self._write_all()
         else:
-            csv.DictWriter(self._file, self._columns).writerow(self._rows[-1])
-            self._file.flush()
+            with _saying(self._given):
+                _append(self._path, _to_text(self._columns, self._rows[-1:]).encode())
 
-    def _write_all(self) -> IO[str]:
-        file = self._path.open("w", newline="", encoding="utf-8")
-        if self._columns:
-            writer = csv.DictWriter(file, self._columns)
-            writer.writeheader()
-            writer.writerows(self._rows)
-            file.flush()
-        return file
+    def _write_all(self) -> None:
+        header = dict(zip(self._columns, self._columns, strict=True))
+        text = _to_text(self._columns, [header, *self._rows]) if self._columns else ""
+        with _saying(self._given):
+            replace_file(self._path, lambda path: path.write_bytes(text.encode()))
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
+def _to_field(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.9g}"
+
+
+def _to_text(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> str:
+    text = io.StringIO(newline="")
+    csv.DictWriter(text, columns).writerows(rows)
+    return text.getvalue()
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+@contextmanager
+def _saying(path: object) -> Iterator[None]:
+    """Say which log it is that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OptionError(
+            f"log '{path}' cannot be written; {error}; make room, or give another path"
+        ) from error
+
+
+def _read_log(path: Path, start: int) -> tuple[list[str], list[dict[str, str]]]:
+    """Return the columns of a log, and its rows up to a step, as texts; neither for step 0.
+
+    A last line without an end is one that a training was writing when it ended; it is left out.
+
+    Raises:
+        OptionError: it is no log, or a line is no row of one.
+    """
+    try:
+        text = path.read_bytes().decode()
+        reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1] or text, newline=""))
+        columns = next(reader, [])
+        lines = [(reader.line_num, fields) for fields in reader if fields]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise OptionError(
+            f"log '{path}' is no log of a training: {error}; give another name"
+        ) from error
+    if STEP not in columns:
+        raise OptionError(
+            f"log '{path}' is no log of a training: it has no column '{STEP}'; give another name"
+        )
+    if not start:
+        return [], []
+    rows = [_read_row(path, number, columns, fields) for number, fields in lines]
+    return columns, [row for row in rows if int(row[STEP]) <= start]
+
+
+def _read_row(path: Path, line: int, columns: list[str], fields: list[str]) -> dict[str, str]:
+    """Return a row of a log by column.
+
+    Raises:
+        OptionError: it has other fields, or its step or its seconds are no numbers.
+    """
+    remedy = "mend the line, or give another name"
+    if len(fields) != len(columns):
+        raise OptionError(
+            f"log '{path}' has {len(fields)} fields in line {line}, and {len(columns)} columns; "
+            f"{remedy}"
+        )
+    row = dict(zip(columns, fields, strict=True))
+    for name, kind in ((STEP, int), (SECONDS, float)):
+        try:
+            kind(row.get(name, "0"))
+        except ValueError:
+            raise OptionError(
+                f"log '{path}' has {name} {row[name]!r} in line {line}; {remedy}"
+            ) from None
+    return row
 
 
 class TensorBoardLog:
@@ -90,14 +154,17 @@ class TensorBoardLog:
 
     Args:
         directory: where it is made.
+        start: viewers leave out rows of later steps that other files there have; 0 leaves all.
     """
 
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+    def __init__(self, directory: Path, start: int) -> None:
         stamp = time.time()
         name = f"events.out.tfevents.{int(stamp)}.mithril-{os.getpid()}"
-        self._file = (directory / name).open("ab")
+        self._given, self._path = directory, (directory / name).absolute()
+        directory.mkdir(parents=True, exist_ok=True)
         self._add(encode_event(stamp, version=VERSION))
+        if start:
+            self._add(encode_event(stamp, start + 1, is_start=True))
 
     def write(self, row: Row) -> None:
         """Add a row."""
@@ -105,14 +172,8 @@ class TensorBoardLog:
         self._add(encode_event(time.time(), int(row[STEP]), scalars))
 
     def _add(self, event: bytes) -> None:
-        self._file.write(encode_record(event))
-        self._file.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
+        with _saying(self._given):
+            _append(self._path, encode_record(event))
 
 
 def list_paths(log: LogPath | Sequence[LogPath] | None) -> list[str]:
@@ -148,24 +209,19 @@ def _is_directory(path: str) -> bool:
     return path.endswith(("/", os.sep)) or not Path(path).suffix or Path(path).is_dir()
 
 
-def open_logs(paths: Sequence[str], start: int, stack: ExitStack) -> list[Log]:
-    """Return logs that a stack closes.
+def open_logs(paths: Sequence[str], start: int) -> list[Log]:
+    """Return logs.
 
     Args:
         paths: as `list_paths` returns them.
         start: how many steps were done before.
-        stack: closes them.
 
     Raises:
-        OptionError: a log cannot be written.
+        OptionError: a log cannot be written, or its path has a file that is none.
     """
-    logs: list[Log] = []
-    for path in paths:
-        try:
-            log: Log = CsvLog(Path(path), start) if _is_csv(path) else TensorBoardLog(Path(path))
-        except OSError as error:
-            raise OptionError(
-                f"log '{path}' cannot be written; {error}; give another path"
-            ) from error
-        logs.append(stack.enter_context(log))
-    return logs
+    return [_open_log(path, start) for path in paths]
+
+
+def _open_log(path: str, start: int) -> Log:
+    with _saying(path):
+        return (CsvLog if _is_csv(path) else TensorBoardLog)(Path(path), start)

@@ -10,11 +10,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from operator import length_hint
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mithril.checkpoints import save as save_tree
-from mithril.checkpoints.saving import check_directory
+from mithril.checkpoints.saving import check_save
 from mithril.data import Batches
 from mithril.data.order import read_count
 from mithril.errors import OptionError, kind_of, warn
@@ -83,7 +84,7 @@ def train(
 
     Args:
         step: `state, metrics = step(state, batch)`; metrics are numbers and arrays of one element
-            by name, which are read in logged steps only.
+            by name, which are read in the first step, to see that they are, and in logged ones.
         state: before the first step; the step may give it up.
         batches: such as `ml.data.batches` returns; any iterable.
         steps: the number of the last step; None trains until the batches end.
@@ -94,9 +95,9 @@ def train(
         evaluate: `metrics = evaluate(state)`, logged as `evaluate/…` after the last step, and
         evaluate_every: after every so many.
         callbacks: functions of the number of the step, the state and the metrics, after each step;
-            one that returns True ends the training.
+            one that returns True, also as an array of one truth value, ends the training.
         save: a directory for `ml.save`: `{"state": …, "step": …, "batches": batches.state()}`
-            after the last step, and
+            after the last step, before that is evaluated and logged, and
         save_every: after every so many.
         progress: whether it shows how far it is: a bar on a terminal, else a line for each row; in
             a job, in process 0.
@@ -107,7 +108,7 @@ def train(
     Raises:
         OptionError: an option has a value that is none of its own, or the step returns something
             else.
-        CheckpointError: the state cannot be saved.
+        CheckpointError: the state cannot be saved, which is seen before the first step.
 
     >>> def step(state, batch):
     ...     return state + batch, {"loss": 1 / (state + 1)}
@@ -130,31 +131,40 @@ def train(
     _check_functions(step, options)
     is_main, paths = find_place()[0] == 0, list_paths(log)
     if save is not None:
-        _check_save(save, paths)
+        _check_save(save, state, paths)
     shows_progress = check_flag("progress", progress) and is_main
-    left = batches.steps_left if isinstance(batches, Batches) else None
-    left = len(batches) if isinstance(batches, Sized) else left
+    left = _count_left(batches)
     known = [n for n in (last, None if left is None else start + left) if n is not None]
     shown = min(known, default=None)
     with ExitStack() as stack:
-        logs = open_logs(paths if is_main else [], start, stack)
+        logs = open_logs(paths if is_main else [], start)
         shows = stack.enter_context(open_progress(shows_progress, start, shown))
         interrupt = stack.enter_context(watch_interrupts())
         loop = _Loop(step, state, batches, start, shown, options, logs, shows, interrupt)
         return loop.run()
 
 
-def _check_save(save: object, logs: Sequence[str]) -> None:
+def _count_left(batches: Iterable[Any]) -> int | None:
+    """Return how many batches a loop will give, None if nobody knows."""
+    if isinstance(batches, Batches):
+        return batches.steps_left
+    # A DataLoader of PyTorch has a length, which raises a TypeError where its data have none.
+    count = length_hint(batches, -1) if isinstance(batches, Sized) else -1
+    return None if count < 0 else count
+
+
+def _check_save(save: object, state: object, logs: Sequence[str]) -> None:
     """Raise unless a state can be saved there, before hours of training show it.
 
     Raises:
-        CheckpointError: the path is none of a directory, or it holds something else.
+        CheckpointError: the path is none of a directory, it holds something else, or a leaf of the
+            state is nothing that is saved.
         OptionError: logs go to the same directory.
     """
-    directory = check_directory(save).resolve()
+    directory = check_save(save, {"state": state}).resolve()
     for log in logs:
         path = Path(log).resolve()
-        if directory in (path, *path.parents) or path in directory.parents:
+        if directory in (path, *path.parents):
             raise OptionError(
                 f"save={str(save)!r} is where log={log!r} is written; give a checkpoint a "
                 f"directory of its own"
@@ -174,6 +184,7 @@ class _Loop:
     logs: list[Log]
     progress: Progress
     interrupt: Interrupt
+    position: Mapping[str, Any] | None = None
     rows: list[dict[str, float]] = field(default_factory=list)
     latest: dict[str, int] = field(default_factory=dict)
     timer: Timer = field(default_factory=Timer)
@@ -187,9 +198,7 @@ class _Loop:
                 stack.enter_context(closing(iterator))  # type: ignore[type-var]
             end, metrics = self._go(iterator)
         if self.number > begin:
-            self._report(metrics, is_last=True)
-            if self.options.save is not None:
-                self._save()
+            self._close_step(metrics, is_last=True)
         if end == "batches" and self.options.steps is not None:
             warn(
                 f"batches ended after step {self.number} of {self.options.steps}; give more of "
@@ -209,14 +218,17 @@ class _Loop:
                 if batch is _NONE:
                     return "batches", metrics
                 self.state, metrics = _read_result(self.step(self.state, batch))
+            if isinstance(self.batches, Batches) and self.options.save is not None:
+                self.position = self.batches.state()  # behind the end the next loop would begin
+            if not self.timer.steps:
+                fetch(metrics)  # what cannot be logged is refused now, not in the first logged step
             self.number += 1
             self.timer.count(count_samples(batch))
             self.progress.advance(self.number)
-            self._report(metrics, is_last=self.number == self.shown)
-            if self._is_due(self.options.save_every):
-                self._save()
-            answers = [call(self.number, self.state, metrics) for call in self.options.callbacks]
-            if any(answer is True for answer in answers):
+            self._close_step(metrics, is_last=self.number == self.shown)
+            calls = self.options.callbacks
+            answers = [_read_answer(call(self.number, self.state, metrics)) for call in calls]
+            if any(answers):
                 return "callback", metrics
         return "steps", metrics
 
@@ -229,17 +241,26 @@ class _Loop:
         self.latest[what] = self.number
         return is_new
 
-    def _report(self, metrics: Mapping[str, Any], *, is_last: bool) -> None:
-        """Add a row where one is due."""
+    def _close_step(self, metrics: Mapping[str, Any], *, is_last: bool) -> None:
+        """Save where that is due, and add a row where one is due.
+
+        It is saved before anything is evaluated or written, and whether or not metrics can be read:
+        what goes wrong there loses no state.
+        """
         logs = (is_last or self._is_due(self.options.log_every)) and self._is_new("log")
-        evaluate = self.options.evaluate
-        evaluates = is_last or self._is_due(self.options.evaluate_every)
         row: dict[str, float] = {}
+        try:
+            if logs:  # before it is saved, since it waits for the devices, which the rate counts
+                with self.timer.measure():
+                    row |= fetch(metrics)
+        finally:
+            if is_last or self._is_due(self.options.save_every):
+                self._save()
         if logs:
-            with self.timer.measure():
-                row |= fetch(metrics)
             rate = self.timer.take_rate()
             row |= {} if rate is None else {RATE: rate}
+        evaluate = self.options.evaluate
+        evaluates = is_last or self._is_due(self.options.evaluate_every)
         if evaluate is not None and evaluates and self._is_new("evaluate"):
             row |= fetch(_check_metrics(evaluate(self.state), "evaluate"), EVALUATED)
         if row or logs:
@@ -253,12 +274,11 @@ class _Loop:
         self.progress.show(row, self.timer.predict(left))
 
     def _save(self) -> None:
-        assert self.options.save is not None, "it was asked for"
-        if not self._is_new("save"):
+        if self.options.save is None or not self._is_new("save"):
             return
         tree = {"state": self.state, "step": self.number}
-        if isinstance(self.batches, Batches):
-            tree["batches"] = self.batches.state()
+        if self.position is not None:
+            tree["batches"] = self.position
         save_tree(self.options.save, tree)
 
 
@@ -273,6 +293,24 @@ def _read_result(result: object) -> tuple[Any, Mapping[str, Any]]:
             f"step returned {kind_of(result)}; a step of ml.train returns (state, metrics)"
         )
     return result[0], _check_metrics(result[1], "step")
+
+
+def _read_answer(answer: object) -> bool:
+    """Return whether what a callback returned ends the training.
+
+    Raises:
+        OptionError: it is neither nothing nor a truth value.
+    """
+    if answer is None or isinstance(answer, bool):
+        return bool(answer)
+    is_scalar = getattr(answer, "shape", None) == ()
+    dtype = str(getattr(answer, "dtype", "")).rpartition(".")[2]  # torch.bool, mlx.core.bool
+    if not is_scalar or dtype != "bool":
+        raise OptionError(
+            f"callback returned {kind_of(answer)}; return True to end the training, None or False "
+            f"to go on"
+        )
+    return bool(answer)
 
 
 def _check_metrics(metrics: object, what: str) -> Mapping[str, Any]:

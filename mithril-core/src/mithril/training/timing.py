@@ -25,6 +25,11 @@ class Timer:
         """How long it has taken."""
         return time.perf_counter() - self._begin
 
+    @property
+    def steps(self) -> int:
+        """How many steps are done."""
+        return self._steps
+
     def begin_step(self) -> None:
         """Take note that a step begins."""
         if self._steps == 1:
