@@ -7,7 +7,7 @@ import sys
 import mithril as ml
 import numpy as np
 import pytest
-from mithril.cost.profiles import list_profiles
+from mithril.cost.profiles.registry import read_profiles
 from mithril.errors import BackendError
 from mithril.ops.own_kernel import list_kernels
 
@@ -22,7 +22,7 @@ def forget() -> None:
     for backend in BACKENDS:
         for op in list_kernels(backend):
             ml.remove_kernel(op, backend=backend)
-    list_profiles.cache_clear()
+    read_profiles.cache_clear()
     for name in [name for name in sys.modules if name.startswith("acme_")]:
         del sys.modules[name]
 

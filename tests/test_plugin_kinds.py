@@ -9,7 +9,7 @@ import mithril as ml
 import numpy as np
 import pytest
 from mithril import P
-from mithril.cost.profiles import list_profiles
+from mithril.cost.profiles.registry import read_profiles
 from mithril.errors import MithrilWarning, OptionError
 from mithril.ir import op, registry
 from mithril.ops.own_kernel import list_kernels
@@ -27,7 +27,7 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install acme-kinds for this process."""
     monkeypatch.delenv("MITHRIL_PLUGINS", raising=False)
     monkeypatch.syspath_prepend(installed("kinds"))
-    list_profiles.cache_clear()
+    read_profiles.cache_clear()
     yield
     forget()
 

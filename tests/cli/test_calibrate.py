@@ -15,6 +15,7 @@ from mithril.cost.profiles import list_profiles
 from mithril.cost.profiles.store import find_path
 from mithril.engine import Engine
 from mithril.errors import BackendError, OptionError
+from mithril.plugins import opening
 from typer.testing import CliRunner, Result
 
 RECORD = Calibration(
@@ -46,6 +47,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
     engines: list[Engine] = []
 
     def measure(engine: Engine, packages: list[str], advance) -> object:
+        assert packages == ["numpy"]
         engines.append(engine)
         advance("memory")
         return replace(SIMULATED, name="card-calibrated", calibration=RECORD)
@@ -66,6 +68,16 @@ def test_the_profile_is_written_and_described(measured: list[Engine]) -> None:
     assert "  kernel             0 s   (fit within 5%)" in lines
     assert lines[-1] == f"  written to         {path}"
     assert not list(path.parent.glob("*json?*")), "nothing else is left"
+
+
+def test_packages_are_those_that_requirements_name(
+    measured: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = opening.ready_spec(opening.require("numpy"))
+    needs = ("numpy[extra]~=2.0", "absent>=1; sys_platform == 'none'")
+    monkeypatch.setattr(opening, "ready_spec", lambda entry: replace(spec, requires=needs))
+    assert run("calibrate", "--backend", "numpy").exit_code == 0
+    assert measured
 
 
 def test_a_file_of_ones_own_is_not_used_unasked(measured: list[Engine], tmp_path: Path) -> None:

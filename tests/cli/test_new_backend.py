@@ -122,3 +122,8 @@ def test_what_cannot_be_written_is_refused(
     with pytest.raises(OptionError, match=text):
         write_backend(**change(asked))  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()
+
+
+def test_a_folder_that_cannot_be_written() -> None:
+    with pytest.raises(OptionError, match=r"cannot be written; .*; choose another --folder"):
+        write_backend("mine", "array-api", "", Path("/proc/mine"))

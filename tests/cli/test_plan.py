@@ -88,6 +88,11 @@ def test_no_framework_is_imported(script: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (
+            ["{}:split", "--shapes", "x=99999999999999999999x16"],
+            "--shapes part 'x=99999999999999999999x16' has more than 4611686018427387904 elements; "
+            "give smaller sizes",
+        ),
         (["{}:split"], "needs the sizes of its inputs; give --shapes x=8x16,t=8x16"),
         (["{}:number"], "' is an int; name a model or a compiled model"),
         (

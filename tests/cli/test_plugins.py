@@ -11,7 +11,8 @@ from mithril.cli.app import app
 from mithril.cli.options import read_options
 from mithril.errors import OptionError
 from mithril.plugins import BackendSpec
-from mithril.plugins.launch_options import read_handed_on
+from mithril.plugins.launch import Command
+from mithril.plugins.launch_options import hand_on, read_handed_on
 from typer.testing import CliRunner
 
 from tests.plugin_packages import installed, mithril, python
@@ -259,6 +260,7 @@ class TestOptions:
         assert read_options(texts, None) == {
             "chips": 4, "x": 1.5, "jit": True, "no": None, "mode": "lockstep", "shape": (2, 3),
         }  # fmt: skip
+        assert read_options(["x={[]}"], None) == {"x": "{[]}"}
 
     def test_what_is_declared_as_text_stays_text(self) -> None:
         from dataclasses import dataclass
@@ -343,6 +345,11 @@ class TestOptions:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert [line.split()[-1] for line in done.stdout.splitlines()] == ["True", "False"]
+
+    def test_what_cannot_be_handed_on(self) -> None:
+        said = r"options \{'x': \{1\}\} of backend 'numpy' cannot be handed on to processes; Object"
+        with pytest.raises(OptionError, match=said):
+            hand_on(Command(("python",)), "numpy", {"x": {1}})
 
     def test_launch_takes_those_of_the_backend_alone(self, tmp_path: Path) -> None:
         script = tmp_path / "script.py"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from mithril.cli.app import app
+from mithril.plugins import hookimpl, register_plugin, unregister_plugin
 from typer.testing import CliRunner
 
 
@@ -61,6 +62,10 @@ def test_a_table_is_read_again(tmp_path: Path) -> None:
             ("1f1b", "--costs", "1,2"),
             "OptionError: --costs '1,2' is not four numbers; write 1,1,1,0.1",
         ),
+        (
+            ("1f1b", "--costs", "1e308,1e308,1e308,0", "--json"),
+            "OptionError: --costs '1e308,1e308,1e308,0' add up to no number; give smaller ones",
+        ),
         (("1f1b", "--costs", "0,0,0,1"), "PlanError: costs (0.0, 0.0, 0.0, 1.0) are not times"),
         (
             ("mine.csv", "--chunks", "9"),
@@ -76,6 +81,22 @@ def test_a_table_is_read_again(tmp_path: Path) -> None:
 )
 def test_a_mistake(arguments: tuple[str, ...], text: str) -> None:
     assert run(*arguments).startswith(text)
+
+
+def test_a_plugin_that_makes_other_numbers_than_were_asked_for() -> None:
+    @hookimpl
+    def mithril_schedules() -> dict[str, object]:
+        return {"fixed": lambda devices, microbatches, chunks: ["0F0,0B0", "1F0,1B0"]}
+
+    register_plugin("mine", mithril_schedules)
+    try:
+        assert run("mine.fixed", "--devices", "2", "--microbatches", "1").startswith("mine.fixed")
+        assert run("mine.fixed", "--devices", "3").startswith(
+            "PlanError: schedule 'mine.fixed' has 2 devices and 1 micro-batches where 3 and 8 were "
+            "asked for; choose another one"
+        )
+    finally:
+        unregister_plugin("mine")
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:

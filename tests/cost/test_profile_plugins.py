@@ -9,7 +9,9 @@ from pathlib import Path
 import mithril as ml
 import pytest
 from mithril.cost.profiles import list_profiles
-from mithril.errors import OptionError
+from mithril.cost.profiles.registry import read_profiles
+from mithril.errors import BackendError, OptionError
+from mithril.plugins import hookimpl, register_plugin, unregister_plugin
 
 from tests.plugin_packages import write_plugin
 
@@ -33,9 +35,9 @@ bandwidth = "10 GB/s"
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Put a plugin written in a test on the path of this process, and forget profiles."""
     monkeypatch.syspath_prepend(tmp_path)
-    list_profiles.cache_clear()
+    read_profiles.cache_clear()
     yield lambda name, source: write_plugin(tmp_path, name, source, group="mithril.plugins")
-    list_profiles.cache_clear()
+    read_profiles.cache_clear()
     for module in [name for name in sys.modules if name.startswith("acme_")]:
         del sys.modules[module]
 
@@ -51,6 +53,31 @@ def refusal(name: str) -> str:
     with pytest.raises(OptionError) as raised:
         ml.Hardware.load(name)
     return str(raised.value)
+
+
+def test_one_that_is_not_installed_offers_profiles(tmp_path: Path) -> None:
+    path = tmp_path / "npu-7.toml"
+    path.write_text(CARD, encoding="utf-8")
+
+    @hookimpl
+    def mithril_hardware() -> list[str]:
+        return [str(path)]
+
+    @hookimpl
+    def mithril_backends() -> list[object]:
+        return []
+
+    register_plugin("mine", mithril_hardware)
+    try:
+        assert ml.Hardware.load("npu-7").name == "npu-7"
+        path.write_text(CARD.replace("1 TB/s", "2 TB/s"), encoding="utf-8")
+        assert ml.Hardware.load("npu-7").memory_bandwidth == 2e12
+    finally:
+        unregister_plugin("mine")
+    assert refusal("npu-7").startswith("hardware 'npu-7' has no profile")
+    said = "plugin 'mine' of this process implements mithril_backends, and backends are found by"
+    with pytest.raises(BackendError, match=said):
+        register_plugin("mine", mithril_backends)
 
 
 def test_a_module_that_exits_harms_no_other(install: Install, tmp_path: Path) -> None:

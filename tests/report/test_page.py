@@ -136,3 +136,29 @@ def test_96_layers_on_4096_devices_are_there_at_once(tmp_path: Path) -> None:
     seconds = [float(look(page, "", tmp_path)["milliseconds"]) / 1000 for _ in range(3)]
     assert len(page) < 10_000_000
     assert min(seconds) < 10 * MOST_SECONDS  # a hang; how fast it is, benchmarks say
+
+
+@pytest.mark.slow
+def test_the_timeline_of_a_pipeline_has_a_lane_for_each_stream(tmp_path: Path) -> None:
+    model = ml.Model()
+    model += ml.Pipeline([ml.Linear(64, name="a"), ml.Linear(64, name="b")], microbatch_size=64)
+    backend = plan_backend(ml.Mesh(pipeline=2), "h100-sxm")
+    compiled = ml.compile(model, backend, shapes={model.inputs[0]: (256, 64)})
+    found = predict(compiled.plan, compiled.inputs, compiled.backend.hardware)
+    look_for = (
+        "document.body.dataset.key = document.querySelector('#timeline p').textContent;"
+        "const canvas = document.querySelector('#timeline canvas');"
+        "document.body.dataset.height = canvas.style.height;"
+        "const box = canvas.getBoundingClientRect(), titles = new Set();"
+        "for (let y = 2; y < box.height; y += 21)"
+        "  for (let x = 0; x < box.width; x += 1) {"
+        "    const at = { clientX: box.left + x, clientY: box.top + y + 5 };"
+        "    canvas.dispatchEvent(new MouseEvent('mousemove', at));"
+        "    if (canvas.title) titles.add(y + canvas.title.split(' ')[0]);"
+        "  }"
+        "document.body.dataset.titles = [...titles].join();"
+    )
+    shown = look(render_page(found, "pipeline"), look_for, tmp_path)
+    assert shown["key"] == "computesendreceive"
+    assert shown["height"] == "65px"
+    assert {title[:2] for title in shown["titles"].split(",")} >= {"2e", "23"}

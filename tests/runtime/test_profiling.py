@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import struct
 import threading
 from collections.abc import Iterator
@@ -310,13 +311,19 @@ class PlainEngine(NumpyEngine):
         return self
 
 
-def test_a_plugin_that_measures_nothing_is_timed_as_a_whole() -> None:
+def test_a_plugin_that_measures_nothing_is_timed_as_a_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     backend = Backend(PlainEngine(ml.Mesh(data=2)))
     compiled, inputs = compiled_on(backend)
     with ml.profile(backend) as prof:
         compiled.evaluate(compiled.randomize_params(), inputs, {"loss": 1.0})
     check_bytes(prof, compiled.plan, 1)
     assert prof.layers() == {}
+    assert np.isnan(prof.device_utilization_map()).all()
+    assert re.search(r"^0 +- +- +- ", prof.device_summary(), re.MULTILINE)
+    ml.visualize.print_device_utilization(prof.device_utilization_map())
+    assert "device utilization: not known" in capsys.readouterr().out
     assert figures(prof).runs[0].seconds > 0
     assert "  time" in prof.summary()
 
@@ -344,6 +351,12 @@ def test_events_for_chrome(tmp_path: Path) -> None:
     assert {"device 0", "device 3", "compute", "communication"} <= names
     squeezed = prof.to_chrome_trace(tmp_path / "trace.json.gz")
     assert json.loads(gzip.decompress(squeezed.read_bytes()))["traceEvents"] == events
+    with pytest.raises(ml.OptionError, match=r"lies in .*, which is no directory; make it first"):
+        prof.to_chrome_trace(tmp_path / "no" / "trace.json")
+    with pytest.raises(
+        ml.OptionError, match=r"trace.json' cannot be written; .*; give another one"
+    ):
+        prof.to_tensorboard(path)
 
 
 def records(data: bytes) -> Iterator[bytes]:

@@ -392,8 +392,12 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="is in a folder that does not exist; make"):
+    with pytest.raises(OptionError, match="which is no directory; make it first"):
         visualize.plot_mesh((2, 2), path=tmp_path / "nowhere" / "mesh.png")
+    with pytest.raises(OptionError, match="path=3 is no path of a file"):
+        visualize.plot_mesh((2, 2), path=3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"mesh.png' cannot be written; .*; give another one"):
+        visualize.plot_mesh((2, 2), path="/proc/mesh.png")
 
 
 @pytest.mark.parametrize("mesh", [(4,), (4, 1), 4, ml.Mesh(tensor=2, data=2)])
@@ -429,7 +433,7 @@ def test_what_is_no_partition_map_is_refused(given: Any) -> None:
         visualize.plot_partition_map(given)
 
 
-@pytest.mark.parametrize("given", [[1.5], [-0.1], [np.nan], []])
+@pytest.mark.parametrize("given", [[1.5], [-0.1], [["a"]], [[0.5], [0.5, 0.5]], []])
 def test_shares_of_time_lie_between_0_and_1(given: Any) -> None:
     with pytest.raises(OptionError, match="device utilization has values that are no shares"):
         visualize.plot_device_utilization(given)

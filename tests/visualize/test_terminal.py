@@ -53,6 +53,13 @@ def test_an_array_of_a_stage_is_on_the_devices_of_the_stage(
     assert "│ 0:8                         │ 3   │" in capsys.readouterr().out
 
 
+def test_shares_that_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    visualize.print_device_utilization([0.5, float("nan")])
+    shown = capsys.readouterr().out
+    assert "mean 50 %, least 50 % on device 0" in shown
+    assert re.search(r"│ 50 % │ - +│", shown)
+
+
 def test_a_map_read_from_json_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     found = compile_mlp(ml.Mesh(data=2, tensor=2)).get_partition_map()
     visualize.print_partition_map(found, device_mesh=ml.Mesh(data=2, tensor=2))

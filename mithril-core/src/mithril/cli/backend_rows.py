@@ -6,13 +6,10 @@ That one starts each time that backends are listed: no more is imported here tha
 from __future__ import annotations
 
 import json
-import sys
+import os
 from dataclasses import asdict, dataclass
 
 from mithril.plugins.discover import BackendEntry, Status, api_text, discover
-
-MARK = "\x00"
-"""What stands before the list in the other process's output, which plugins may print into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +57,12 @@ class Row:
 
 
 def print_loaded() -> None:
-    """Print the backends as JSON, behind what plugins have printed."""
-    rows = [asdict(Row.of(entry)) for entry in discover()]
-    sys.stdout.write(f"{MARK}{json.dumps(rows)}\n")
+    """Print the backends as JSON; what plugins print as they are loaded goes to stderr."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
+        os.dup2(2, 1)
+        answer.write(json.dumps([asdict(Row.of(entry)) for entry in discover()]))
+        answer.flush()
+        os.dup2(answer.fileno(), 1)
 
 
-__all__ = ["MARK", "Row", "print_loaded"]
+__all__ = ["Row", "print_loaded"]

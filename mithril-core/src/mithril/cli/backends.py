@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mithril.cli import conformance, new_backend
-from mithril.cli.backend_rows import MARK, Row, print_loaded
-from mithril.cli.faults import list_frames, locate
+from mithril.cli.backend_rows import Row, print_loaded
+from mithril.cli.faults import list_frames, locate, name_module, read_facts
 from mithril.cli.options import Given, read_options
 from mithril.cli.table import make_table, uses_color
 from mithril.errors import MithrilError
@@ -72,21 +72,23 @@ def load_apart() -> list[Row]:
     Raises:
         typer.Exit: MITHRIL_STRICT is set, and a plugin raises; its traceback goes to stderr.
     """
-    code = f"from {print_loaded.__module__} import print_loaded; print_loaded()"
+    load = f"from {print_loaded.__module__} import print_loaded; print_loaded()"
+    code = f"import os; {load}; os._exit(0)"  # nothing that plugins leave for the end is run
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", code]
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+            command, env=environment, capture_output=True, timeout=PATIENCE, check=False,
+            encoding="utf-8", errors="replace",
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return _fall_back(f"plugins take more than {PATIENCE} s to load")
     if done.returncode and os.environ.get("MITHRIL_STRICT"):
         typer.echo(done.stderr, err=True, nl=False)
         raise typer.Exit(1)
-    if done.returncode:
+    if done.returncode or not done.stdout:  # a plugin may end it in peace, too
         return _fall_back(f"a plugin ends the process that loads it, with {done.returncode}")
-    loaded = json.loads(done.stdout.rpartition(MARK)[2])
+    loaded = json.loads(done.stdout)
     return [Row(**{**row, "status": Status(row["status"])}) for row in loaded]
 
 
@@ -150,7 +152,7 @@ def _description(entry: BackendEntry) -> Iterator[str]:
     summary = f" — {spec.summary}" if spec and spec.summary else ""
     yield f"{entry.name}{summary}" + (f"   {spec.url}" if spec and spec.url else "")
     package = f"{entry.package} {entry.package_version}"
-    yield _line("package", f"{package}   ({entry.point.module}, {locate(entry)})")
+    yield _line("package", f"{package}   ({name_module(entry)}, {locate(entry)})")
     yield _line("status", entry.status.value)
     if spec and entry.framework:
         found = entry.framework.installed or "not installed"
@@ -206,7 +208,7 @@ def _open(entry: BackendEntry, options: Mapping[str, object]) -> Abilities:
         sorted(known & engine.kernels),
         sorted(known - engine.kernels),
         sorted(known - expanded - engine.kernels),
-        dict(engine.facts),
+        read_facts(engine),
         dict(list_kernels(entry.name)),
         _describe_hardware(find_hardware(engine)),
         [_say_stored(stored) for stored in list_stored(engine)],
@@ -299,7 +301,7 @@ def _info_as_json(entry: BackendEntry, abilities: Abilities | None) -> str:
 
 def _describe(option: Field[object]) -> tuple[str, str, str | None]:
     """Return the name, type and default of an option as they are written; None for no default."""
-    kind = option.type if isinstance(option.type, str) else option.type.__name__
+    kind = option.type.__name__ if isinstance(option.type, type) else str(option.type)
     return option.name, kind, None if option.default is MISSING else repr(option.default)
 
 

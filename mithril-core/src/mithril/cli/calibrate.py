@@ -38,6 +38,7 @@ def calibrate(
     from mithril.cost.profiles.store import find_path, save
     from mithril.mesh import Mesh
     from mithril.plugins.opening import open_engine, ready_spec, require
+    from mithril.plugins.requirements import Requirement
 
     axes = read_mesh(mesh)
     names = [backend] if backend else _list_backends()
@@ -47,7 +48,8 @@ def calibrate(
         if len(names) != 1:
             raise OptionError("--out takes the profile of one backend; say which by --backend")
     for name in names:
-        packages = [need.split(">=")[0] for need in ready_spec(require(name)).requires]
+        needs = map(Requirement.parse, ready_spec(require(name)).requires)
+        packages = [need.name for need in needs if need.applies]
         engine = open_engine(name, Mesh(axes), {})
         found = _measure(engine, packages)
         path = out or find_path(name, engine.device_kind, engine.mesh.size)

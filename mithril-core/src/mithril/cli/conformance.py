@@ -20,6 +20,7 @@ import typer
 from mithril.cli.mesh import read_mesh
 from mithril.cli.options import Given, find_spec, read_options
 from mithril.errors import BackendError, OptionError
+from mithril.option_checks import check_output
 
 if TYPE_CHECKING:
     from mithril.testing.check import Result
@@ -68,6 +69,8 @@ def check(
     from mithril.testing.run import Interrupted, check_backend, choose_checks
 
     chosen, ending = Level(_read_level(level)), 0
+    if html is not None:
+        check_output("--html", html)
     patterns, excluded = pattern or [], exclude or []
     if is_list:
         for one in choose_checks(list_checks(), chosen, patterns, excluded):

@@ -228,12 +228,14 @@ CHECKS: tuple[Check, ...] = (
 
 
 def _open_backend(name: str, title: str) -> Iterator[Finding]:
+    from mithril.cli.faults import read_facts
     from mithril.errors import MithrilError
     from mithril.mesh import Mesh
     from mithril.plugins.opening import open_entry, require
 
     try:
         engine = open_entry(require(name), Mesh(), {})
+        facts = read_facts(engine)
     except MithrilError as error:
         yield Finding(
             "backends",
@@ -243,7 +245,7 @@ def _open_backend(name: str, title: str) -> Iterator[Finding]:
         )
         return
     yield Finding("backends", f"{title}: {', '.join(engine.devices)}")
-    for label, text in engine.facts.items():
+    for label, text in facts.items():
         yield Finding("backends", f"{name} {label}: {text}")
 
 

@@ -6,6 +6,7 @@ not run.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from mithril.runtime.backend import Backend
     from mithril.runtime.compiled import CompiledModel
 
+MOST = 2**62
+"""An input has no more elements than this."""
 LOADED_AS = "__mithril_model__"
 _SHAPE = re.compile(
     r"(?P<name>[^=]+)=(?P<sizes>(\d+(x\d+)*)?)(:(?P<dtype>\w+))?(@(?P<split>[\w.+/-]*))?"
@@ -132,6 +135,10 @@ def read_shapes(text: str) -> Mapping[str, ml.TensorSpec]:
         if match["name"] in found:
             raise OptionError(f"--shapes names input '{match['name']}' twice; give it one shape")
         sizes = tuple(int(size) for size in match["sizes"].split("x") if size)
+        if math.prod(sizes) > MOST:
+            raise OptionError(
+                f"--shapes part '{part}' has more than {MOST} elements; give smaller sizes"
+            )
         split = () if match["split"] is None else match["split"].split("/")
         dims = [() if dim == "-" else tuple(dim.split("+")) for dim in split]
         if any("" in axes for axes in dims):

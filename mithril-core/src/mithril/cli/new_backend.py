@@ -118,11 +118,20 @@ def write_backend(name: str, on: str, module: str, folder: Path) -> list[Path]:
     own = {"src/{package}/xp.py": "xp.py.in"} if values["lacking"] else {}  # a place for it
     for target, template in {**FILES, **own}.items():
         path = folder / target.format(package=values["package"])
-        path.parent.mkdir(parents=True, exist_ok=True)
         text = (TEMPLATES / template.format(on=on)).read_text(encoding="utf-8")
-        path.write_text(Template(text).substitute(values), encoding="utf-8")
+        _write(path, Template(text).substitute(values))
         written.append(path)
     return written
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OptionError(
+            f"file '{path}' cannot be written; {error}; choose another --folder"
+        ) from error
 
 
 def _check(name: str, on: str, module: str, folder: Path) -> None:

@@ -85,6 +85,6 @@ def _read(value: str) -> object:
         return _WORDS[value.lower()]
     try:
         read: object = literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         return value
     return read

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mithril.errors import OptionError
+from mithril.errors import OptionError, PlanError
 
 if TYPE_CHECKING:
     from mithril.cost.timeline import Costs, Timeline
+    from mithril.plan.schedule import Schedule
 
 JSON_SCHEMA = 1
 
@@ -43,7 +45,7 @@ def schedule(
 ) -> None:
     """Check a pipeline schedule, and show when each device works on what."""
     from mithril.cost.timeline import simulate
-    from mithril.partition.schedule import check, make, read_file
+    from mithril.partition.schedule import check, read_file
     from mithril.report import draw
 
     if which.endswith(".csv"):
@@ -51,7 +53,7 @@ def schedule(
         _refuse(given, f"the table '{which}'")
         made = read_file(which)
     else:
-        made = make(which, _or(devices, 4), _or(microbatches, 8), _or(chunks, 1))
+        made = _make(which, _or(devices, 4), _or(microbatches, 8), _or(chunks, 1))
     if table:
         _refuse({"--costs": costs}, "--table")
         if as_json:
@@ -61,7 +63,27 @@ def schedule(
         typer.echo(str(made))
         return
     timeline = simulate(made, _costs("1,1,1,0" if costs is None else costs))
+    if not math.isfinite(timeline.makespan):
+        raise OptionError(f"--costs '{costs}' add up to no number; give smaller ones, as 1,1,1,0.1")
     typer.echo(_as_json(timeline) if as_json else draw(timeline))
+
+
+def _make(which: str, devices: int, microbatches: int, chunks: int) -> Schedule:
+    """Return the schedule of a name.
+
+    Raises:
+        PlanError: there is none, or a plugin makes one of other numbers.
+    """
+    from mithril.partition.schedule import make
+
+    made = make(which, devices, microbatches, chunks)
+    if (len(made.rows), made.microbatches) != (devices, microbatches):
+        raise PlanError(
+            f"schedule '{which}' has {len(made.rows)} devices and {made.microbatches} "
+            f"micro-batches where {devices} and {microbatches} were asked for; choose another one, "
+            f"or tell the plugin's author"
+        )
+    return made
 
 
 def _as_json(timeline: Timeline) -> str:

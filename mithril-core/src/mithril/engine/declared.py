@@ -18,9 +18,9 @@ def check_declared(engine: Engine, name: str, mesh: Mesh) -> None:
         mesh: that it was opened on.
 
     Raises:
-        BackendError: it has another name or mesh, names no device for one of the mesh, lacks
-            float32, or has a dtype or a collective that does not exist, or kernels that are not
-            those of its table.
+        BackendError: it has another name or mesh, names no device for one of the mesh, or by no
+            text, lacks float32, or has a dtype or a collective that does not exist, or kernels
+            that are not those of its table.
     """
     what = f"engine of backend '{name}'"
     if engine.name != name:
@@ -35,6 +35,12 @@ def check_declared(engine: Engine, name: str, mesh: Mesh) -> None:
             f"{what} names {len(engine.devices)} devices of {mesh!r}; give a label for each of "
             f"the {mesh.size}"
         )
+    for device in engine.devices:
+        if not isinstance(device, str):
+            raise BackendError(
+                f"{what} names device {device!r}, which is {kind_of(device)}; give a text, such as "
+                f"'npu:0'"
+            )
     foreign = next((x for x in engine.dtypes if not isinstance(x, DType)), None)
     if foreign is not None:
         known = [dtype.value for dtype in DType]

@@ -37,6 +37,8 @@ GROUP = "mithril.backends"
 PLUGINS = "mithril.plugins"
 CORE = "mithril-core"
 NOTE_LENGTH = 200
+STOPS = (KeyboardInterrupt, GeneratorExit)
+"""What is no fault of a plugin's; all else is, `SystemExit` and what Rust panics with included."""
 _KINDS = {GROUP: "backend", PLUGINS: "plugin"}
 """What an entry point of a group is called, and the middle of the variable that selects one."""
 
@@ -220,7 +222,9 @@ def guard(point: EntryPoint, judge: Judge[Judged], kind: type[Judged]) -> Judged
     """
     try:
         return judge(point)
-    except (Exception, SystemExit) as error:  # a module that exits would end the list, too
+    except STOPS:
+        raise
+    except BaseException as error:
         if is_strict():
             raise
         remedy = f"mithril {_KINDS[point.group]}s info {point.name}"

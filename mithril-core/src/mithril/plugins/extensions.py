@@ -20,6 +20,7 @@ from typing import Any
 from mithril.errors import BackendError, OptionError, kind_of, listing, nearest
 from mithril.plugins.discover import (
     PLUGINS,
+    STOPS,
     Entry,
     Status,
     describe_fault,
@@ -32,7 +33,7 @@ from mithril.plugins.discover import (
     package_of,
     say_origin,
 )
-from mithril.plugins.hardware import list_paths
+from mithril.plugins.hardware import HardwareFile, list_paths
 from mithril.plugins.kernels import PluginKernel
 from mithril.plugins.manager import ask, implements, load, register, unregister
 
@@ -139,7 +140,8 @@ def register_plugin(namespace: str, *hooks: Any) -> None:
         hooks: functions under `@hookimpl`, or the module that has them.
 
     Raises:
-        BackendError: an installed plugin has the namespace, or what this one offers is wrong.
+        BackendError: an installed plugin has the namespace, or what this one offers is wrong, or is
+            a backend, which is found by its entry point alone.
         pluggy.PluginValidationError: a hook does not exist, or takes other arguments.
         Exception: whatever a hook raises.
 
@@ -162,10 +164,31 @@ def register_plugin(namespace: str, *hooks: Any) -> None:
     point = EntryPoint(namespace, getattr(plugin, "__name__", "functions"), PLUGINS)
     unregister_plugin(namespace)
     try:
-        _REGISTERED[namespace] = _describe(point, register(plugin, f"{PLUGINS}:{namespace}"))
+        entry = _describe(point, register(plugin, f"{PLUGINS}:{namespace}"))
+        _refuse_backends(entry)
     except Exception:
         unregister(plugin)
         raise
+    _REGISTERED[namespace] = entry
+
+
+def _refuse_backends(entry: PluginEntry) -> None:
+    if implements(entry.plugin, "mithril_backends"):
+        raise BackendError(
+            f"plugin '{entry.name}' of {entry.distribution} implements mithril_backends, and "
+            f"backends are found by their entry points alone; install its package, with "
+            f"pip install -e ."
+        )
+
+
+def list_registered_files() -> list[HardwareFile]:
+    """Return the profiles of hardware that plugins of `register_plugin` offer."""
+    return [
+        HardwareFile(path, entry.distribution)
+        for entry in _REGISTERED.values()
+        if entry.hardware
+        for path in list_paths(entry.plugin)
+    ]
 
 
 class _Hooks:
@@ -344,7 +367,9 @@ def _resolve(value: Any, what: str) -> Any:
         return value
     try:
         return resolve_name(value)
-    except (Exception, SystemExit) as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         raise BackendError(
             f"{what} cannot be imported from '{value}'; {describe_fault(error)}; it is the "
             f"plugin's own fault: tell its author, or remove it"

@@ -16,6 +16,7 @@ from mithril.plugins.discover import (
     CORE,
     GROUP,
     PLUGINS,
+    STOPS,
     describe_fault,
     is_allowed,
     is_strict,
@@ -59,7 +60,9 @@ def find_hardware_files() -> tuple[HardwareFile, ...]:
 def _ask(point: EntryPoint) -> Iterator[HardwareFile]:
     try:
         paths = list_paths(load(point))
-    except (Exception, SystemExit) as error:  # a module that exits would end the process, too
+    except STOPS:
+        raise
+    except BaseException as error:
         if is_strict():
             raise
         yield HardwareFile(Path(point.name), package_of(point), describe_fault(error), error)

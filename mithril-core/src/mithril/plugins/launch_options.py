@@ -24,10 +24,19 @@ def hand_on(command: Command, backend: str, options: Mapping[str, object]) -> Co
         command: what is started.
         backend: the backend's name.
         options: of the backend.
+
+    Raises:
+        OptionError: one is nothing that JSON has.
     """
     if not options:
         return command
-    text = json.dumps({backend: dict(options)})
+    try:
+        text = json.dumps({backend: dict(options)})
+    except TypeError as error:
+        raise OptionError(
+            f"options {dict(options)} of backend '{backend}' cannot be handed on to processes; "
+            f"{error}; give numbers, texts, lists and dicts"
+        ) from error
     return replace(command, environment={**command.environment, VARIABLE: text})
 
 

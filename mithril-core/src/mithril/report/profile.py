@@ -63,7 +63,7 @@ class DeviceFigures:
 
     @property
     def utilization(self) -> np.ndarray:
-        """The part of the time of all runs in which a device computed."""
+        """The part of the time of all runs in which a device computed; NaN if it is not known."""
         known = np.where(self.step > 0, self.step, 1.0)
         found: np.ndarray = np.clip(self.compute / known, 0.0, 1.0)
         return found
@@ -152,19 +152,25 @@ class ProfileFigures:
             for layer, (forward, backward) in rows
         }
 
+    @property
+    def is_timed_whole(self) -> bool:
+        """Whether the engine does not say what its programs did when."""
+        return bool(self.runs) and not any(run.spans for run in self.runs)
+
     @cached_property
     def devices(self) -> DeviceFigures:
         """What was measured of the devices of this process."""
         size = self.mesh.size
         compute, communication, step = np.full((3, size), np.nan)
         here = list(self.here)
-        compute[here] = communication[here] = 0.0
+        if not self.is_timed_whole:
+            compute[here] = communication[here] = 0.0
         for run in self.runs:
             for device, (busy, moving) in _find_busy(run, self.in_turn).items():
                 compute[device] += busy
                 communication[device] += moving
-        whole = np.nanmax(compute + communication) if self.in_turn and here else 0.0
-        step[here] = whole if self.in_turn else sum(run.seconds for run in self.runs)
+        took = float(np.max((compute + communication)[here], initial=0.0))
+        step[here] = took if self.in_turn else sum(run.seconds for run in self.runs)
         peak = np.full(size, np.nan)
         for use in self.memory:
             if len(use.devices) == 1:

@@ -166,6 +166,7 @@ def _describe_layers(
 
 def _describe_utilization(found: DeviceFigures, figures: ProfileFigures) -> Iterator[str]:
     own = found.utilization[list(figures.here)] if figures.here else np.zeros(0)
+    own = own[~np.isnan(own)]
     if own.size:
         how = ", each by itself: they run in turn" if figures.in_turn else ""
         label = f"devices compute {100 * own.min():.0f} % to {100 * own.max():.0f} % of the time"

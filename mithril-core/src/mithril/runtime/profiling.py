@@ -22,6 +22,7 @@ from mithril.errors import BackendError, OptionError, kind_of
 from mithril.ir.source import Source, at, user_source
 from mithril.keywords import checked_keywords
 from mithril.mesh import P, Sharding
+from mithril.option_checks import check_output
 from mithril.plan import Plan
 from mithril.report.device_graph import DeviceGraph
 from mithril.report.profile import DeviceFigures, ProfiledRun, ProfileFigures
@@ -270,8 +271,9 @@ class Profile:
         """Return the part of the time of all runs in which each device computed.
 
         Returns:
-            float64, of the mesh's shape, between 0 and 1. Devices that a processor simulates in
-            turn have it of the time that the busiest one of them took.
+            float64, of the mesh's shape, between 0 and 1; NaN where programs are timed as a whole.
+            Devices that a processor simulates in turn have it of the time that the busiest one of
+            them took.
 
         Raises:
             BackendError: the block has not ended.
@@ -305,9 +307,11 @@ class Profile:
 
         Raises:
             BackendError: the block has not ended.
+            OptionError: no file can be written there.
         """
-        write_chrome_trace(self._figures("to_chrome_trace"), Path(path))
-        return Path(path)
+        figures, where = self._figures("to_chrome_trace"), check_output("path", path)
+        write_chrome_trace(figures, where)
+        return where
 
     def to_tensorboard(self, directory: str | os.PathLike[str]) -> Path:
         """Write what TensorBoard shows: figures as scalars, events for its profile plugin.
@@ -320,10 +324,16 @@ class Profile:
 
         Raises:
             BackendError: the block has not ended.
+            OptionError: nothing can be written there.
         """
         figures, folder = self._figures("to_tensorboard"), Path(directory)
         index = self._backend.engine.process_index
-        write_tensorboard(figures, self._devices, folder, index)
+        try:
+            write_tensorboard(figures, self._devices, folder, index)
+        except OSError as error:
+            raise OptionError(
+                f"directory '{folder}' cannot be written; {error}; give another one"
+            ) from error
         return folder
 
     def _figures(self, method: str, needs: str = "") -> ProfileFigures:

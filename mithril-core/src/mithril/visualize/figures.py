@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mithril.errors import OptionError
+from mithril.option_checks import check_output
 from mithril.tables import Table, text_color
 
 if TYPE_CHECKING:
@@ -62,22 +62,21 @@ def save(figure: Figure, path: PathLike | None) -> Figure:
     """Return a figure, after it was saved if there is a path.
 
     Raises:
-        OptionError: the format is unknown, or the folder does not exist.
+        OptionError: the format is unknown, or no file can be written there.
     """
     if path is None:
         return figure
-    where = Path(path)
+    where = check_output("path", path)
     known = sorted(figure.canvas.get_supported_filetypes())
     if where.suffix[1:].lower() not in known:
         raise OptionError(
             f"path '{where}' ends in '{where.suffix}', which is no format of figures; formats: "
             f"{', '.join(known)}; write path='picture.png'"
         )
-    if not where.absolute().parent.is_dir():
-        raise OptionError(
-            f"path '{where}' is in a folder that does not exist; make '{where.parent}' first"
-        )
-    figure.savefig(where, dpi=150, bbox_inches="tight")
+    try:
+        figure.savefig(where, dpi=150, bbox_inches="tight")
+    except OSError as error:
+        raise OptionError(f"path '{where}' cannot be written; {error}; give another one") from error
     return figure
 
 

@@ -51,12 +51,16 @@ class Heat:
         """Whether there are so few numbers that they are written into a figure."""
         return all(count <= CELLS for count in self.values.shape)
 
+    def color_of(self, value: float) -> str:
+        """Return the colour of a number; one that is not known is as light as 0."""
+        return shade(value / self.most if self.most and value > 0 else 0.0)
+
     def tabulate(self) -> Table:
         """Return it as a table; rows and columns in the middle of many are left out."""
 
         def cell(i: int, j: int) -> tuple[str, str]:
             value = float(self.values[i, j])
-            return self.write(value), shade(value / self.most if self.most else 0.0)
+            return self.write(value), self.color_of(value)
 
         corner = name_axes(self.corner, self.head)
         return make_grid(self.title, corner, self.lines, self.across, cell)
@@ -115,6 +119,6 @@ def draw_heat(axes: Axes, heat: Heat) -> None:
         axis.set_ticks(chosen, [names[at] for at in chosen], fontsize=FONT, rotation=angle)
     if heat.is_written:
         for (i, j), value in np.ndenumerate(heat.values):
-            color = text_color(shade(float(value) / heat.most if heat.most else 0.0))
+            color = text_color(heat.color_of(float(value)))
             text = heat.write(float(value))
             axes.text(j, i, text, color=color, ha="center", va="center", fontsize=FONT)

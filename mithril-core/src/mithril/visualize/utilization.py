@@ -64,21 +64,14 @@ def print_device_utilization(utilization: ArrayLike, device_mesh: MeshLike | Non
 
 
 def _read(utilization: ArrayLike, device_mesh: MeshLike | None) -> Heat:
-    values = np.asarray(utilization, np.float64)
-    if not values.size or not np.all((values >= 0) & (values <= 1)):
-        raise OptionError(
-            "device utilization has values that are no shares of time; give numbers from 0 to 1, "
-            "such as profile.device_utilization_map()"
-        )
+    values = _read_shares(utilization)
     own = Mesh.from_shape(values.shape or (1,))
     mesh = match_mesh("device utilization", own, device_mesh, is_named=False)
     rows = values.reshape(-1, mesh.shape[-1])
     shape = mesh.shape[:-1]
     groups = join_equal_rows(range(len(rows)), rows, _write)
-    least = int(np.argmin(values))
     return Heat(
-        title=f"device utilization: mean {_write(float(values.mean()))}, least "
-        f"{_write(float(values.min()))} on device {least}",
+        title=f"device utilization: {_summarize(values)}",
         lines=[_name(group, shape) for group in groups],
         across=[str(number) for number in range(mesh.shape[-1])],
         corner=", ".join(mesh.names[:-1]),
@@ -90,8 +83,29 @@ def _read(utilization: ArrayLike, device_mesh: MeshLike | None) -> Heat:
     )
 
 
+def _read_shares(utilization: ArrayLike) -> np.ndarray:
+    refusal = (
+        "device utilization has values that are no shares of time; give numbers from 0 to 1, "
+        "such as profile.device_utilization_map()"
+    )
+    try:
+        values = np.asarray(utilization, np.float64)
+    except (TypeError, ValueError) as error:
+        raise OptionError(refusal) from error
+    if not values.size or not np.all((values >= 0) & (values <= 1) | np.isnan(values)):
+        raise OptionError(refusal)
+    return values
+
+
+def _summarize(values: np.ndarray) -> str:
+    if np.isnan(values).all():
+        return "not known"
+    mean, least = float(np.nanmean(values)), float(np.nanmin(values))
+    return f"mean {_write(mean)}, least {_write(least)} on device {int(np.nanargmin(values))}"
+
+
 def _write(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return "-" if np.isnan(share) else f"{100 * share:.0f} %"
 
 
 def _name(group: list[int], shape: tuple[int, ...]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mithril.cost.profiles.reader import Profile, read_file
 from mithril.errors import MithrilError, OptionError, listing, nearest
+from mithril.plugins.extensions import list_registered_files
 from mithril.plugins.hardware import HardwareFile, find_hardware_files
 
 FOLDER = Path(__file__).parent
@@ -38,18 +39,24 @@ class Entry:
     error: BaseException | None = None
 
 
-@cache
 def list_profiles() -> tuple[Entry, ...]:
     """Return all profiles, sorted by name: those of this package first where names are equal.
 
     A name that several plugins claim means none of theirs: nobody chooses in silence.
     """
-    own = [_judge(HardwareFile(path, CORE)) for path in sorted(FOLDER.glob("*.toml"))]
+    own, installed = read_profiles()
     taken = {entry.name for entry in own}
-    offered = list(map(_judge, find_hardware_files()))
+    offered = [*installed, *map(_judge, list_registered_files())]
     found = [_refuse_shared(entry, offered) if entry.name not in taken else _refuse_core(entry)
              for entry in offered]  # fmt: skip
     return tuple(sorted([*own, *found], key=lambda entry: entry.name))
+
+
+@cache
+def read_profiles() -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+    """Return the profiles of this package, and those of installed plugins, read once."""
+    own = [HardwareFile(path, CORE) for path in sorted(FOLDER.glob("*.toml"))]
+    return tuple(map(_judge, own)), tuple(map(_judge, find_hardware_files()))
 
 
 def _refuse_core(entry: Entry) -> Entry:

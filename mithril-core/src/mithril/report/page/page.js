@@ -118,32 +118,38 @@ function drawOn(parent, height, draw) {
   return canvas;
 }
 
-const COLORS = { compute: "#4477aa", communication: "#cc6677" };
+const COLORS = {
+  compute: "#4477aa", communication: "#cc6677", send: "#ddaa33", receive: "#228833", "host copies": "#aa3377",
+};
+const LANE = 21;
 
 function showTimeline() {
   const { rows, seconds, note } = data.timeline;
   find("timeline-note").textContent = note;
   if (!rows.length) return;
+  const found = new Set(rows.flatMap((row) => row.events.map((x) => x[2])));
+  const lanes = Object.keys(COLORS).filter((stream) => found.has(stream));
   const key = make("p", {});
-  for (const [stream, color] of Object.entries(COLORS)) {
+  for (const stream of lanes) {
     const box = make("span", { class: "key" });
-    box.style.background = color;
+    box.style.background = COLORS[stream];
     key.append(box, stream);
   }
   find("timeline").append(key);
   for (const row of rows) {
     find("timeline").append(make("div", { class: "devices" }, row.devices));
-    const canvas = drawOn(find("timeline"), 44, (pen, width) => {
+    const canvas = drawOn(find("timeline"), 2 + LANE * lanes.length, (pen, width) => {
       for (const [start, end, stream] of row.events) {
         pen.fillStyle = COLORS[stream];
         const left = (start / seconds) * width;
-        pen.fillRect(left, stream === "compute" ? 2 : 23, Math.max(0.3, ((end - start) / seconds) * width), 19);
+        const top = 2 + LANE * lanes.indexOf(stream);
+        pen.fillRect(left, top, Math.max(0.3, ((end - start) / seconds) * width), LANE - 2);
       }
     });
     canvas.addEventListener("mousemove", (event) => {
       const box = canvas.getBoundingClientRect();
       const at = ((event.clientX - box.left) / box.width) * seconds;
-      const stream = event.clientY - box.top < 22 ? "compute" : "communication";
+      const stream = lanes[Math.floor((event.clientY - box.top - 1) / LANE)];
       const under = row.events.find((x) => x[2] === stream && x[0] <= at && at <= x[1]);
       canvas.title = under ? `${under[3]}: ${((under[1] - under[0]) * 1e6).toFixed(1)} us` : "";
     });
