@@ -128,7 +128,7 @@ def test_options(saved: Path) -> None:
     shapes = {"x": (2, 4), "t": (2, 3)}
     step = ml.train_step(model, ml.NumpyBackend(), ml.optim.sgd(0.1), shapes=shapes)
     refuses(
-        "parameters of a train step lie like those of step.init",
+        "those of a train step are those of step.init",
         lambda: ml.load(saved, compiled=step.compiled),
         ml.PlanError,
     )

@@ -267,7 +267,7 @@ class CompiledModel(PlanReports, Shared):
         if bound is None:
             raise PlanError(
                 "shardings of the parameters are not known before the shapes; evaluate once, or "
-                "pass shapes= to compile(); parameters of a train step lie like those of step.init()"
+                "pass shapes= to compile(); those of a train step are those of step.init()"
             )
         ports = (bound.ports[name] for name in self.parameters)
         return {port.name: (port.type, port.sharding) for port in ports}
