@@ -426,6 +426,25 @@ def test_the_state_of_an_iterable_skips_what_was_taken(backend: ml.Backend) -> N
     assert rows_of(again) == expected[4:]
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_after_a_loop_over_an_iterable_that_is_left_in_its_last_batch(
+    epochs: int, backend: ml.Backend
+) -> None:
+    """The next loop goes through all epochs again; one that is restored there has nothing left."""
+    for data, size in ((make_ready, None), (lambda: iter([{"y": y} for y in Y]), 8)):
+        batches = ml.data.batches(data, size, backend=backend, epochs=epochs)
+        expected = rows_of(batches)
+        for number, _ in enumerate(batches):
+            if number == len(expected) - 1:
+                break
+        state = batches.state()
+        assert rows_of(batches) == rows_of(batches) == expected
+        again = ml.data.batches(data, size, backend=backend, epochs=epochs)
+        again.restore(state)
+        assert rows_of(again) == []
+        assert rows_of(again) == expected
+
+
 def test_a_state_is_saved_with_a_checkpoint(tmp_path: Path, backend: ml.Backend) -> None:
     batches = ml.data.batches(BOTH, 8, backend=backend, shuffle=3, epochs=None)
     for _, batch in zip(range(5), batches, strict=False):

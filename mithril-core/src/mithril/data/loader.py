@@ -50,6 +50,7 @@ class Batches:
         self._size, self._seed, self._epochs = size, seed, epochs
         self._drop_last, self._prefetch = drop_last, prefetch
         self._position = Position(0, 0)
+        self._is_restored = False  # and no batch was given since
         self._loop: object = None
         self._order: tuple[int, np.ndarray] | None = None
         if not isinstance(source, Stream | BatchTable):
@@ -125,6 +126,7 @@ class Batches:
                 f"shuffle={self._seed}; give the same"
             )
         self._position, self._loop = position, None
+        self._is_restored = True
 
     def __iter__(self) -> Iterator[Any]:
         loop = self._loop = object()
@@ -136,11 +138,14 @@ class Batches:
                     "ran; leave a loop first, or make batches for each"
                 )
             self._position = after
+            self._is_restored = False
             if agreement is not None:
                 agreement.check(batch, is_last=after.taken in (0, agreement.count))
             yield self._placing.place(batch)
         if end is not None and self._loop is loop:
-            self._position = Position(end, 0)
+            epoch, taken = self._position  # iterables show only now that this one has ended
+            self._position = Position(epoch + 1, 0) if taken else self._position
+            self._is_restored = False
 
     def __repr__(self) -> str:
         size = "ready batches" if self._size is None else f"batches of {self._size}"
@@ -221,6 +226,8 @@ class Batches:
             for rows, count in self._gather(items):
                 taken += count
                 yield rows, Position(epoch, taken)
+            if taken == before and epoch + 1 == end and not self._is_restored:
+                end += self._epochs or 0  # the loop before was left when it had the last batch
             if taken == before == 0:
                 raise ShapeError(
                     f"data set is empty: {kind_of(self._source.data)} gave no batch in epoch "
