@@ -60,7 +60,8 @@ def print_loaded() -> None:
     """Print the backends as JSON; what plugins print as they are loaded goes to stderr."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)
-        answer.write(json.dumps([asdict(Row.of(entry)) for entry in discover()]))
+        rows = [asdict(Row.of(entry)) for entry in discover()]
+        answer.write(f"{json.dumps(rows)}\n")
         answer.flush()
         os.dup2(answer.fileno(), 1)
 

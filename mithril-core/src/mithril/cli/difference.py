@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mithril.cli.model_file import load_script
-from mithril.errors import GraphError, OptionError
+from mithril.errors import GraphError, OptionError, UnknownNameError
 
 if TYPE_CHECKING:
     from mithril.plan import Collective, Plan
@@ -51,7 +51,6 @@ def _read(path: Path) -> Plan:
     """
     import mithril.ops
     import mithril.plugins.plugin_ops  # noqa: F401 - both fill the registry of ops
-    from mithril.ir.serialize import UnknownOpError
     from mithril.plan.serialize import plan_from_json
 
     try:
@@ -60,7 +59,7 @@ def _read(path: Path) -> Plan:
         raise OptionError(
             f"file '{path}' cannot be read; {error}; give one that `mithril plan --json` printed"
         ) from error
-    except UnknownOpError as error:
+    except UnknownNameError as error:
         raise OptionError(
             f"file '{path}' cannot be read; {error}: with --script SCRIPT, or install its plugin"
         ) from error

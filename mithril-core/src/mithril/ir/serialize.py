@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
-from mithril.errors import GraphError, MithrilError, nearest
+from mithril.errors import GraphError, MithrilError, UnknownNameError, nearest
 from mithril.ir.graph import Algorithm, Alternative, Cause, Graph, Node, Phase, Value
 from mithril.ir.op import Op, registry
 from mithril.ir.source import Source
@@ -27,10 +27,6 @@ Json = dict[str, Any]
 Read = TypeVar("Read")
 FINDERS: list[Callable[[str], None]] = []
 """Each is asked for an op that is not known, and defines it if it can; plugins have one."""
-
-
-class UnknownOpError(GraphError):
-    """A text names an op that nobody has defined here."""
 
 
 def graph_to_json(graph: Graph) -> str:
@@ -190,7 +186,7 @@ def _find_op(name: str) -> type[Op]:
         for define in FINDERS:
             define(name)
     if name not in registry():
-        raise UnknownOpError(
+        raise UnknownNameError(
             f"op '{name}' is not known here{nearest(name, registry())}; import it first"
         )
     return registry()[name]
