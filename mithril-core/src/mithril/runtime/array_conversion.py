@@ -83,7 +83,7 @@ class ArrayConversion:
         """
         host, default = self._read(values)
         chosen = default if dtype is None else as_dtype(dtype)
-        check_range(host, chosen)
+        _check_integers(host, chosen)
         self.check_dtype(chosen, what)
         host = np.asarray(host, chosen.numpy)
         return host, TensorType(host.shape, chosen)
@@ -128,7 +128,7 @@ class ArrayConversion:
             )
         chosen = as_dtype(dtype or one_dtype(local, [found for _, found in read]))
         for part in parts:
-            check_range(part, chosen)
+            _check_integers(part, chosen)
         first = TensorType(parts[0].shape, chosen)
         sharding = read_placement(self.engine.mesh, first, **placement)
         if shape is None:
@@ -248,3 +248,13 @@ class ArrayConversion:
 def is_said(placement: PlacementOptions) -> bool:
     """Return whether anything says how an array shall lie."""
     return any(option is not None for option in placement.values())
+
+
+def _check_integers(host: np.ndarray, dtype: DType) -> None:
+    """Raise unless a dtype of integers holds all values; floats round, and overflow, as NumPy's do.
+
+    Raises:
+        ShapeError: it does not hold one of them.
+    """
+    if dtype.is_integer:
+        check_range(host, dtype)
