@@ -106,6 +106,8 @@ def _summands(array: np.ndarray, axes: int) -> dict[tuple[int, ...], np.ndarray]
     """Return arrays whose sum is the array, one for each place along some axes of 2 devices."""
     rng = np.random.default_rng(13)
     *places, last = itertools.product(range(2), repeat=axes)
+    if array.dtype == bool:  # a sum of truth values is whether one is true
+        return {at: array & (rng.random(array.shape) < 0.5) for at in places} | {last: array}
     if array.dtype.kind == "f":
         terms = {at: rng.standard_normal(array.shape).astype(array.dtype) for at in places}
     else:
