@@ -50,6 +50,7 @@ class Batches:
         self._size, self._seed, self._epochs = size, seed, epochs
         self._drop_last, self._prefetch = drop_last, prefetch
         self._position = Position(0, 0)
+        self._has_last = False  # a loop has its last batch, and was not asked for another
         self._is_restored = False  # and no batch was given since
         self._loop: object = None
         self._order: tuple[int, np.ndarray] | None = None
@@ -96,11 +97,15 @@ class Batches:
     def state(self) -> dict[str, int | str | None]:
         """Return where the next batch begins, as plain data to save.
 
-        Inside a loop that is behind the batch that the loop has, however far was read ahead.
+        Inside a loop that is behind the batch that the loop has, however far was read ahead; with
+        the last one nothing is left of that loop, wherever it is gone on with.
         """
+        epoch, taken = self._position
+        if self._has_last and not isinstance(self._source, Stream):
+            epoch, taken = epoch - 1, self._source.count
         return {
-            "epoch": self._position.epoch,
-            "position": self._position.taken,
+            "epoch": epoch,
+            "position": taken,
             "seed": self._seed,
             "data": self._describe(),
         }
@@ -125,7 +130,7 @@ class Batches:
                 f"state was taken with shuffle={state['seed']}, these batches have "
                 f"shuffle={self._seed}; give the same"
             )
-        self._position, self._loop = position, None
+        self._position, self._loop, self._has_last = position, None, False
         self._is_restored = True
 
     def __iter__(self) -> Iterator[Any]:
@@ -137,7 +142,7 @@ class Batches:
                     "batches were restored, or another loop over them was begun, while this one "
                     "ran; leave a loop first, or make batches for each"
                 )
-            self._position = after
+            self._position, self._has_last = after, after == (end, 0)
             self._is_restored = False
             if agreement is not None:
                 agreement.check(batch, is_last=after.taken in (0, agreement.count))
@@ -145,7 +150,7 @@ class Batches:
         if end is not None and self._loop is loop:
             epoch, taken = self._position  # iterables show only now that this one has ended
             self._position = Position(epoch + 1, 0) if taken else self._position
-            self._is_restored = False
+            self._has_last = self._is_restored = False
 
     def __repr__(self) -> str:
         size = "ready batches" if self._size is None else f"batches of {self._size}"
