@@ -26,10 +26,6 @@ OPEN_FILES = 64
 METADATA = {"format": "pt"}  # what Hugging Face's readers ask for; bytes are the same in all
 
 
-class MissingFileError(CheckpointError):
-    """A file that an index names is not there: it was lost, or a later save has removed it."""
-
-
 class UnwrittenPart(NamedTuple):
     """A part that is to be written.
 
@@ -153,7 +149,7 @@ class Reader:
                 else handle.get_slice(part.name)[_within(common, part.box)]
             )
         except FileNotFoundError:
-            raise MissingFileError(
+            raise CheckpointError(
                 f"checkpoint '{self._directory}' has no file '{file}', which its index names; take "
                 f"another checkpoint"
             ) from None

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mithril.checkpoints.files import MissingFileError, Reader, ReadObserver
+from mithril.checkpoints.files import Reader, ReadObserver
 from mithril.checkpoints.index import Index, StoredTensor, read_index
 from mithril.checkpoints.leaves import find_backends
 from mithril.checkpoints.saving import as_directory
@@ -95,11 +95,11 @@ def load(
     for _ in range(ATTEMPTS):
         try:
             return _load(directory, index, like, compiled, subtree, observe)
-        except MissingFileError:
+        except CheckpointError:
             later = read_index(directory)
             if later == index:
                 raise
-            index = later  # a save was completed meanwhile, and has removed what it replaced
+            index = later  # a save was completed meanwhile, and has removed files of this one
     return _load(directory, index, like, compiled, subtree, observe)
 
 
