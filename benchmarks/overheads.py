@@ -36,6 +36,8 @@ EAGER: Mapping[str, Callable[[Any], object]] = {
     "x @ x": lambda x: x @ x,
 }
 OURS, THEIRS = "mithril, ", "by hand, "
+IN_A_ROW = 50
+"""Calls that are timed as one: after fewer the processor is still busy with what ran before."""
 
 COMPUTES_BESIDE = ("jax", "mlx")
 """Backends whose results are waited for, by hand as by us."""
@@ -231,12 +233,12 @@ def in_microseconds(seconds: Sequence[float]) -> Estimate:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=tuple(BY_HAND), default="numpy")
-    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=100)
     given = parser.parse_args()
     settle("benchmarks.overheads", BLOCKS_KEPT)
     backend = ml.open_backend(given.backend)
     functions = {**contestants(backend), **eager(backend)}
-    times = interleave(functions, given.rounds, warm_up=20, calls=5)
+    times = interleave(functions, given.rounds, warm_up=20, calls=IN_A_ROW)
     most = LAYER_LIMITS[given.backend]
     limits = [
         Limit(f"evaluate, {name}", ratio(times, OURS + name, THEIRS + name), most)
