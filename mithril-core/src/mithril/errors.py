@@ -56,7 +56,7 @@ class OptionError(MithrilError):
 
 
 class UnknownNameError(GraphError, KeyError):
-    """A mapping is read at a name that it does not have; a KeyError, too."""
+    """A name is not known where it is looked up: no key of a mapping, no op; a KeyError, too."""
 
     __str__ = Exception.__str__  # that of KeyError quotes the text
 
