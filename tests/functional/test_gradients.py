@@ -254,3 +254,33 @@ def test_arrays_meet_what_is_traced_around_a_gradient(name: str) -> None:
     f = ml.jit(scaled)
     for y in ([1.0, 2.0], [5.0, 7.0]):
         close(f(backend.array(y)), np.array([3.0, 4.0]) * (2 * np.array(y) + 1) + y)
+
+
+def test_plans_of_other_functions_are_not_taken() -> None:
+    """What differs is in an op that is defined again, in a kernel, in a number's sign."""
+    x, own = ml.NumpyBackend().array([-1.0, 2.0]), {}
+
+    def scale(k: float) -> None:
+        own["op"] = ml.define_op(
+            "test_scale", shapes=lambda x: x, rule="elementwise", kernels={"numpy": lambda x: x * k},
+            gradient=lambda inputs, outputs, cotangents: [cotangents[0] * k],
+        )  # fmt: skip
+
+    both = ml.value_and_grad(lambda x: own["op"](x).sum())
+    for k in (2.0, 3.0):
+        scale(k)
+        value, slope = both(x)
+        close(value, k)
+        close(slope, [k, k])
+
+    curve = ml.value_and_grad(lambda x: mnp.tanh(x).sum())
+    before = curve(x)[0].item()
+    ml.define_kernel("tanh", backend="numpy")(lambda x: x * 0)
+    try:
+        assert curve(x)[0].item() == 0.0
+    finally:
+        ml.remove_kernel("tanh", backend="numpy")
+    assert curve(x)[0].item() == before
+
+    signs = [ml.value_and_grad(lambda x: (x * zero).sum())(x)[1].numpy() for zero in (0.0, -0.0)]  # noqa: B023
+    assert [np.signbit(s).tolist() for s in signs] == [[False, False], [True, True]]

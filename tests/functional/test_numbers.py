@@ -220,8 +220,11 @@ def test_a_number_that_may_meet_float64_is_not_rounded_before() -> None:
         np.testing.assert_array_equal(f(x, np.float64(0.1)).numpy(), expected)
     slope = ml.grad(lambda x, r: (x * r).sum())(x, 0.1)
     np.testing.assert_array_equal(slope.numpy(), np.full(x.shape, 0.1))
-    beside = ml.jit(lambda x, y, r: y * r)(x, ARRAYS["float32"], 0.1)
-    assert beside.dtype == "float32"
+    y = ARRAYS["float32"]
+    beside = ml.jit(lambda x, y, r: (y * r, r * 2, r, y * mnp.where(y > 1, r, 0.0)))(x, y, 0.1)
+    assert [made.dtype for made in beside] == ["float32"] * 4
+    slopes = ml.grad(lambda x, r: (x * r).sum(), argnums=(0, 1))(x, 0.1)
+    np.testing.assert_allclose([s.numpy().sum() for s in slopes], [0.2, 3.0], rtol=1e-6)
 
 
 def test_a_number_stays_one_inside_of_checkpoints_loops_and_gradients() -> None:

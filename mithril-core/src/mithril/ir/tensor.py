@@ -147,10 +147,10 @@ class Number(Tensor):
     """A traced scalar that was a Python number: it takes the dtype of the array it meets.
 
     `known` is its value where the trace knows it; `met` are the dtypes it was taken in, also where
-    it stands for one of a trace around.
+    it stands for one of a trace around; `wide` is the same in float64, for arrays of that.
     """
 
-    __slots__ = ("known", "met")
+    __slots__ = ("known", "met", "wide")
     is_number = True
 
     def __init__(
@@ -159,10 +159,12 @@ class Number(Tensor):
         value: Value,
         known: Scalar | None = None,
         met: set[DType] | None = None,
+        wide: Tensor | None = None,
     ) -> None:
         super().__init__(builder, value)
         self.known = known
         self.met: set[DType] = set() if met is None else met
+        self.wide = wide
 
     def _constant(self, value: Scalar, dtype: DType) -> Number:
         return Number(self.builder, self.builder.constant(value, dtype).value)

@@ -237,6 +237,8 @@ def _meet_number(number: Number, other: Operand) -> tuple[Operand, Operand]:
         example = 0
     other = _room_for(other, example)
     number.met.add(other.dtype)
+    if other.dtype == DType.float64 and number.wide is not None:
+        return number.wide, other
     return cast(number, other.dtype), other
 
 

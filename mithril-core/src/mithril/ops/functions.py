@@ -10,6 +10,7 @@ from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import where
 from mithril.ops.elementwise import Elementwise, FloatOnly, NumberOnly, take_cotangent
+from mithril.types import DType
 
 
 @register
@@ -293,7 +294,7 @@ def abs(x: AnyOperand) -> AnyOperand:
     >>> abs(backend.array([-1.5, 2.0])).numpy()
     array([1.5, 2. ], dtype=float32)
     """
-    return apply_one(Abs(), x)
+    return x if x.dtype == DType.bool_ else apply_one(Abs(), x)
 
 
 def sign(x: AnyOperand) -> AnyOperand:

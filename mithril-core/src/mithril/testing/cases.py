@@ -93,7 +93,6 @@ _TABLE: list[Row] = [
     ),
     [ops.Add(), TRUTH, LIES],
     [ops.Multiply(), TRUTH, LIES],
-    [ops.Abs(), TRUTH],
     [ops.LogicalAnd(), TRUTH, LIES],
     [ops.LogicalAnd(), TRUTH, booleans(6)],
     [ops.LogicalOr(), TRUTH, LIES],

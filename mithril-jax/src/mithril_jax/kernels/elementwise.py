@@ -15,7 +15,7 @@ from mithril_jax.kernels.table import kernel, same
 
 same({
     ops.Negate: lax.neg, ops.Exp: lax.exp, ops.Log: lax.log, ops.Sqrt: lax.sqrt, ops.Rsqrt:
-    lax.rsqrt, ops.Tanh: lax.tanh, ops.Sin: lax.sin, ops.Cos: lax.cos, ops.Abs: jnp.abs, ops.Sign:
+    lax.rsqrt, ops.Tanh: lax.tanh, ops.Sin: lax.sin, ops.Cos: lax.cos, ops.Abs: lax.abs, ops.Sign:
     lax.sign, ops.LogicalNot: lax.bitwise_not, ops.BitwiseInvert: lax.bitwise_not, ops.Sigmoid:
     lax.logistic, ops.Expm1: lax.expm1, ops.Log1p: lax.log1p, ops.Tan: lax.tan, ops.Arctan:
     lax.atan, ops.Sinh: lax.sinh, ops.Cosh: lax.cosh, ops.Erf: lax.erf, ops.IsFinite: lax.is_finite,

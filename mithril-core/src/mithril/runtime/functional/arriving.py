@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,14 +59,15 @@ class Arriving:
             GraphError: a leaf is no array.
             BackendError: an array belongs to another backend.
         """
-        found, wide = list(leaves), _wide_float(leaves)
-        for position in range(len(leaves)) if positions is None else positions:
+        positions = range(len(leaves)) if positions is None else positions
+        found, wide = list(leaves), _wide_float(leaves, positions)
+        for position in positions:
             found[position] = self._array(backend, leaves[position], position, wide)
         return found
 
     def kinds(self, backend: ArrayBackend, leaves: Sequence[Any]) -> list[Kind]:
         """Return the kinds of leaves, some of which may be `TensorSpec`s; nothing is moved."""
-        found, wide = [], _wide_float(leaves)
+        found, wide = [], _wide_float(leaves, range(len(leaves)))
         for position, leaf in enumerate(leaves):
             if isinstance(leaf, TensorSpec):
                 spec = as_spec(leaf, self.what(position), backend.precision.default)
@@ -150,19 +151,25 @@ class Arriving:
         return f"argument '{self.names[position]}' of function '{self.function}'"
 
 
-def _wide_float(leaves: Sequence[Any]) -> DType | None:
+def _wide_float(leaves: Sequence[Any], positions: Iterable[int]) -> DType | None:
     """Return the dtype of numbers that may meet arrays of float64; None where there are none.
 
     The dtype of what a number meets is known when the function was called; by then it would have
     been rounded to the backend's.
+
+    Args:
+        leaves: of the arguments.
+        positions: of those that may be numbers.
     """
-    is_wide = any(
-        x.is_materialised and x.dtype == DType.float64
-        if isinstance(x, Array)
-        else isinstance(x, TensorSpec) and x.dtype == DType.float64
-        for x in leaves
-    )
-    return DType.float64 if is_wide else None
+    if not any(isinstance(leaves[position], float) for position in positions):
+        return None
+    return DType.float64 if any(map(_is_wide, leaves)) else None
+
+
+def _is_wide(leaf: Any) -> bool:
+    if isinstance(leaf, Array):
+        return leaf.is_materialised and leaf.kind.type.dtype is DType.float64
+    return isinstance(leaf, TensorSpec) and leaf.dtype == DType.float64
 
 
 def sharding_of(

@@ -12,6 +12,7 @@ from mithril.ir import Graph, Tensor
 from mithril.ir.graph import free_name
 from mithril.ir.running import tracing
 from mithril.ir.tensor import Number
+from mithril.ops import cast
 from mithril.ops.constrain import apply_constraint
 from mithril.runtime.array import ArrayBackend, Kind
 from mithril.runtime.call import Bound, Interface, bind, says_sharding
@@ -182,8 +183,16 @@ def _inputs(
             if wanted != kind.sharding:
                 tensor = builder.assign_name(apply_constraint(tensor, spec), name)
                 builder.lies[tensor.value] = Layout(leaves=wanted)
-        found.append(Number(builder, tensor.value) if is_number else tensor)
+        found.append(_as_number(builder, tensor) if is_number else tensor)
     return found
+
+
+def _as_number(builder: FunctionBuilder, tensor: Tensor) -> Number:
+    """Return an argument that is a number of Python; in float64 only where it meets such arrays."""
+    default = builder.default_float
+    if tensor.dtype != DType.float64 or default == DType.float64:
+        return Number(builder, tensor.value)
+    return Number(builder, cast(tensor, default).value, wide=tensor)
 
 
 def _request(

@@ -7,14 +7,12 @@ type and sharding of every array in them. The first call of a kind traces, plans
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial, update_wrapper
 from typing import Any, Unpack, overload
 
 from mithril.compiler.options import OF_MODELS, OF_STEPS, refuse_of_other
 from mithril.errors import BackendError, GraphError
 from mithril.ir import Builder, Operand, Tensor
-from mithril.ir.digest import digest_graph
 from mithril.ir.running import running_trace, trace_of_call
 from mithril.keywords import checked_keywords, refuse_unknown
 from mithril.ops.constrain import apply_constraint
@@ -23,19 +21,13 @@ from mithril.report import explain
 from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.runtime.bindings import Bindings
 from mithril.runtime.call import Bound
-from mithril.runtime.capture import Captured
 from mithril.runtime.creation import Creation
 from mithril.runtime.donation import give_up_moved
 from mithril.runtime.functional.arguments import Form, Signature, name_of
 from mithril.runtime.functional.arriving import Arriving
-from mithril.runtime.functional.binding import (
-    TracedFunction,
-    bind_function,
-    bind_traced,
-    trace_function,
-)
+from mithril.runtime.functional.binding import TracedFunction, bind_function
 from mithril.runtime.functional.options import FunctionOptions, JitOptions
-from mithril.runtime.functional.tracing import FunctionBuilder, lift
+from mithril.runtime.functional.tracing import lift
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
 from mithril.trees import flatten, rebuild, spread
@@ -207,15 +199,7 @@ class Function:
         return self._signature.read(args, kwargs, self.options.static, leaves, self._is_fixed)
 
     def _backend_of(self, leaves: Sequence[object]) -> ArrayBackend:
-        if self._backend is not None:
-            return self._backend
-        for leaf in leaves:
-            if isinstance(leaf, Array):
-                return leaf.backend
-        raise BackendError(
-            f"function '{self.name}' is called without an array of a backend and knows none; pass "
-            f"backend.array(…), or write jit(function, backend=…)"
-        )
+        return self._backend or find_backend(self.name, leaves)
 
     def _form(self, form: Form) -> Arriving:
         arriving = self._arriving.get(form)
@@ -264,34 +248,23 @@ class Function:
         return rebuild(structure, made)
 
 
-class RetracedFunction(Function):
-    """A function that is traced at each call: what it uses from around it is that of the call.
+def find_backend(name: str, leaves: Sequence[object]) -> ArrayBackend:
+    """Return the backend of the arrays that a function is called with.
 
-    Plans are kept by the backend, and found again by what they compute.
+    Args:
+        name: of the function.
+        leaves: of its arguments.
+
+    Raises:
+        BackendError: there is no array of a backend among them.
     """
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Trace the function, and run the plan of what it computes."""
-        leaves: list[Any] = []
-        form = self._read(args, kwargs, leaves)
-        backend = self._backend_of(leaves)
-        arriving = self._form(form)
-        arrays = arriving.arrays(backend, leaves)
-        kinds = arriving.say([x.kind for x in arrays])
-        builder = FunctionBuilder(backend, self.name)
-        traced = trace_function(builder, self._function, form, arriving, kinds, self._is_fixed)
-        traced.check_numbers(leaves)
-        traced.check_indices(leaves)
-        said = tuple(kind.said for kind in traced.captured.kinds)
-        key = digest_graph(traced.graph), tuple(kinds), said
-        known: LRUCache[object, Bound[TracedFunction]] = backend.retraced
-        bound = known.get(key)
-        if bound is None:
-            bare = replace(traced, captured=Captured(()))  # arrays are not kept with plans
-            bound = bind_traced(builder, traced, arriving, kinds, self.options).of(bare)
-            known.put(key, bound)
-        given = bound.settle([*arrays, *traced.captured.held])
-        return rebuild(traced.structure, bound.run(given))
+    for leaf in leaves:
+        if isinstance(leaf, Array):
+            return leaf.backend
+    raise BackendError(
+        f"function '{name}' is called without an array of a backend and knows none; pass "
+        f"backend.array(…), or write jit(function, backend=…)"
+    )
 
 
 def _run(bound: Bound[TracedFunction], arrays: list[Array]) -> Any:

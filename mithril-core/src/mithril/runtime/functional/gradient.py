@@ -18,8 +18,8 @@ from mithril.ir.running import trace_around, trace_of_call
 from mithril.keywords import checked_keywords
 from mithril.option_checks import check_flag
 from mithril.runtime.functional.arguments import Signature, name_of
-from mithril.runtime.functional.function import RetracedFunction, is_value
-from mithril.runtime.functional.options import FunctionOptions
+from mithril.runtime.functional.function import is_value
+from mithril.runtime.functional.retraced import RetracedFunction
 from mithril.runtime.functional.tracing import (
     FunctionBuilder,
     Output,
@@ -96,7 +96,7 @@ def value_and_grad(
     def trace_derivative(*args: Any, **kwargs: Any) -> Any:
         return derivative.trace(args, kwargs)
 
-    run = RetracedFunction(trace_derivative, None, FunctionOptions(), is_value)
+    run = RetracedFunction(trace_derivative, is_value)
 
     @wraps(function)
     def both(*args: Any, **kwargs: Any) -> Any:

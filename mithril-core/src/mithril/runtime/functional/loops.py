@@ -12,7 +12,7 @@ from typing import Any
 
 from mithril.errors import BackendError, GraphError, ShapeError
 from mithril.ir import Builder, Repeat, Tensor, Value
-from mithril.ir.digest import digest_graph
+from mithril.ir.identity import identify_graph
 from mithril.ir.running import trace_of_call
 from mithril.ir.tensor import Number
 from mithril.keywords import checked_keywords
@@ -350,7 +350,7 @@ _LOOPS: LRUCache[object, Repeat] = LRUCache(KEPT)
 
 def _recall(op: Repeat) -> Repeat:
     """Return the equal loop that was met before, whose plans are kept, or this one."""
-    key = op.count, op.carried, op.stacked, op.reverse, digest_graph(op.body)
+    key = op.count, op.carried, op.stacked, op.reverse, identify_graph(op.body)
     known = _LOOPS.get(key)
     if known is None:
         _LOOPS.put(key, op)

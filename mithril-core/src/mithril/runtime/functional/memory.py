@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         raise GraphError(
             f"checkpoint() takes a function, not {function!r}; write checkpoint(function)"
         )
-    called = name_of(function)
+    called, stay = name_of(function), partial(as_given, is_same=True)
 
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -50,7 +50,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         tensors = [lift(outer, x, f"argument of function '{called}'") for x in leaves]
 
         def run(inside: list[Tensor]) -> object:
-            given, named = rebuild(structure, list(map(as_given, inside, tensors)))
+            given, named = rebuild(structure, list(map(stay, inside, tensors)))
             return function(*given, **named)
 
         types = [(f"argument.{i}", x.type) for i, x in enumerate(tensors)]

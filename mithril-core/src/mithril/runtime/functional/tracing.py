@@ -96,16 +96,17 @@ def lift(builder: Builder, x: object, what: str) -> Tensor:
     return builder.own(adopted)
 
 
-def as_given(inside: Tensor, given: Tensor) -> Tensor:
+def as_given(inside: Tensor, given: Tensor, *, is_same: bool = False) -> Tensor:
     """Return the argument of a trace inside of another; what is a number of Python stays one.
 
     Args:
         inside: the argument.
         given: what it stands for in the trace around.
+        is_same: whether it has that value, and nothing is differentiated by it.
     """
     if not isinstance(given, Number):
         return inside
-    return Number(inside.builder, inside.value, met=given.met)
+    return Number(inside.builder, inside.value, met=given.met, wide=given.wide if is_same else None)
 
 
 def _dtype_of(x: Scalar | np.generic, default_float: DType) -> DType:
