@@ -18,6 +18,14 @@ def make_mlp(hidden: int = 64, out: int = 8) -> ml.Model:
     return model
 
 
+def make_chain(*widths: int) -> ml.Model:
+    """Return linear layers one after another."""
+    model = ml.Model()
+    for number, width in enumerate(widths):
+        model += ml.Linear(width, name=f"layer_{number}")
+    return model
+
+
 def make_deep(layers: int = 6, width: int = 32) -> ml.Model:
     """Return linear layers one after another, with a loss."""
     model = ml.Model()

@@ -18,19 +18,16 @@ from mithril.tuning.config import Config, Role
 from mithril.tuning.dimensions import Family
 from mithril.tuning.model import TunedModel
 
-Maker = Callable[[TunedModel, Config], Strategy | None]
-"""Returns the strategy of a configuration; None where the model cannot be split so."""
+Maker = Callable[[TunedModel, Config], Strategy | str]
+"""Returns the strategy of a configuration, or why the model cannot be split so."""
 
 
-def make_strategy(tuned: TunedModel, config: Config) -> Strategy | None:
-    """Return the strategy of a configuration, by the maker that it asks for.
+def make_strategy(tuned: TunedModel, config: Config) -> Strategy | str:
+    """Return the strategy of a configuration, by the maker that it asks for, or why there is none.
 
     Args:
         tuned: the model.
         config: the outer choices.
-
-    Returns:
-        None where the model cannot be split so.
     """
     return (make_by_search if config.is_searched else make_by_recipe)(tuned, config)
 
@@ -46,52 +43,57 @@ def make_by_search(tuned: TunedModel, config: Config) -> Strategy:
     return replace(made, auto_partition=tuned.objective)
 
 
-def make_by_recipe(tuned: TunedModel, config: Config) -> Strategy | None:
-    """Return the strategy of a configuration by the families of dimensions.
+def make_by_recipe(tuned: TunedModel, config: Config) -> Strategy | str:
+    """Return the strategy of a configuration by the families of dimensions, or why there is none.
 
     Args:
         tuned: the model.
         config: the outer choices.
-
-    Returns:
-        None where a size does not divide, or there are too few layers for the stages.
     """
-    batch = find_batch(tuned)
-    splits: dict[str, dict[int, tuple[str, ...]]] = {}
+    stages = _find_undivided(tuned, config) or _cut(tuned, config)
+    if isinstance(stages, str):
+        return stages
+    batch, sequence = find_batch(tuned), find_sequence(tuned)
     data, context = config.names(Role.data), config.names(Role.context)
-    tensor = config.names(Role.tensor)
-    if data and (batch is None or batch.size % config.size(Role.data)):
-        return None
     inputs = _split({}, batch.inputs if batch else {}, data)
-    if context:
-        sequence = find_sequence(tuned)
-        if sequence is None or sequence.size % config.size(Role.context):
-            return None
-        inputs = _split(inputs, sequence.inputs, context)
-    if config.has_experts:
-        stacks = [family for family in tuned.families if family.is_stack]
-        stacks = [family for family in stacks if family.size % config.size(Role.data) == 0]
-        if not stacks or not data:
-            return None
-        for family in stacks:
-            splits = _split(splits, family.parameters, data)
-    if tensor:
-        chosen = tuned.choose_families(config.size(Role.tensor))
-        if not chosen:
-            return None
-        for family in chosen:
-            splits = _split(splits, family.parameters, tensor)
+    inputs = _split(inputs, sequence.inputs if sequence else {}, context)
+    splits: dict[str, dict[int, tuple[str, ...]]] = {}
+    for family in _list_experts(tuned, config) if config.has_experts else ():
+        splits = _split(splits, family.parameters, data)
+    for family in tuned.choose_families(config.size(Role.tensor)):
+        splits = _split(splits, family.parameters, config.names(Role.tensor))
     stream = _split_stream(tuned, config) if config.splits_stream else {}
-    if stream is None:
-        return None
-    stages: Mapping[str, int | tuple[int, ...]] = {}
-    if config.stages > 1:
-        found = _cut(tuned, config)
-        if isinstance(found, str):
-            return None
-        stages = found
     made = _assemble(tuned, config, inputs, splits, stages)
     return replace(made, value_shardings={name: _spec(dims) for name, dims in stream.items()})
+
+
+def _find_undivided(tuned: TunedModel, config: Config) -> str:
+    """Return what does not divide among the devices that are to split it; empty if all does."""
+    data, context, tensor = (config.size(r) for r in (Role.data, Role.context, Role.tensor))
+    has_experts, splits_stream = config.has_experts, config.splits_stream
+    checked = (
+        ("samples", data, data == 1 or _divides(find_batch(tuned), data)),
+        ("sequences", context, context == 1 or _divides(find_sequence(tuned), context)),
+        ("stacks of experts", data, not has_experts or bool(_list_experts(tuned, config))),
+        ("weights", tensor, tensor == 1 or bool(tuned.choose_families(tensor))),
+        (
+            "sequences between layers",
+            context * tensor,
+            not splits_stream or can_split_stream(tuned, config),
+        ),
+    )
+    found = (f"{what} do not divide among {n} devices" for what, n, is_met in checked if not is_met)
+    return next(found, "")
+
+
+def _divides(family: Family | None, devices: int) -> bool:
+    return family is not None and family.size % devices == 0
+
+
+def _list_experts(tuned: TunedModel, config: Config) -> list[Family]:
+    """Return the families of stacks that divide over the axes that split the batch."""
+    data = config.size(Role.data)
+    return [family for family in tuned.families if family.is_stack and _divides(family, data)]
 
 
 def _assemble(
@@ -123,9 +125,7 @@ def _assemble(
     )
 
 
-def _split_stream(
-    tuned: TunedModel, config: Config
-) -> Mapping[str, Mapping[int, tuple[str, ...]]] | None:
+def _split_stream(tuned: TunedModel, config: Config) -> Mapping[str, Mapping[int, tuple[str, ...]]]:
     """Return how values between layers are split whose sequence a tensor axis can split, too.
 
     Norms and dropout on them are then computed, and kept, once instead of on every device, and each
@@ -133,8 +133,7 @@ def _split_stream(
     """
     axes = (*config.names(Role.context), *config.names(Role.tensor))
     batch, sequence = find_batch(tuned), find_sequence(tuned)
-    if sequence is None or not can_split_stream(tuned, config):
-        return None
+    assert sequence is not None
     samples_of = sequence.values if batch is None else batch.values  # one sample is no family
     taken = {n for family in tuned.choose_families(config.size(Role.tensor)) for n in family.values}
     names = {n: d for n, d in sequence.values.items() if n in samples_of and n not in taken}
@@ -192,7 +191,9 @@ def _spec(dims: Mapping[int, tuple[str, ...]]) -> PartitionSpec:
 
 
 def _cut(tuned: TunedModel, config: Config) -> Mapping[str, int | tuple[int, ...]] | str:
-    """Return the stages of layers, balanced within the memory for what stays there, if any are."""
+    """Return the stages of layers, balanced within the memory for what stays there, or why not."""
+    if config.stages == 1:
+        return {}
     room = tuned.hardware.memory_bytes
     if room is None:
         return tuned.cut(config.stages)

@@ -270,17 +270,15 @@ class Search:
 
     def _plan(self, candidate: Candidate) -> Candidate | None:
         begin, stages = time.process_time(), candidate.config.stages
-        strategy = self.make(self.tuned, candidate.config)
-        # What the devices of a pipeline do not divide is not listed.
-        why = "no stages of its layers fit into memory" if stages > 1 else "sizes do not divide"
-        found = why if strategy is None else price(self.tuned, strategy)
+        made = self.make(self.tuned, candidate.config)
+        found = made if isinstance(made, str) else price(self.tuned, made)
         took = time.process_time() - begin
         self._took[stages] = max(took, self._took.get(stages, 0.0))
-        if isinstance(found, str):
+        if isinstance(made, str) or isinstance(found, str):
             self.refusals.append(f"{candidate.config}: {found}")
             self._refused.add(candidate.config)
             return None
-        return replace(candidate, strategy=strategy, price=found)
+        return replace(candidate, strategy=made, price=found)
 
     def _rank(self, candidate: Candidate) -> tuple[bool, float, int]:
         assert candidate.price is not None
