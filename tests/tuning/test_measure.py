@@ -240,9 +240,11 @@ def test_records(tmp_path: Path) -> None:
 
 
 def test_if_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = "MemoryError: no"
+
     class Full(Timed):
         def ask(self, what: Mapping[str, Any], limit: float) -> dict[str, object]:
-            return {"error": "MemoryError: no"}
+            return {"error": error}
 
     use_worker(monkeypatch, Full)
     strategies = [ml.Strategy({"data": 1}, {}, {}, schedule=name) for name in Timed.TAKE]
@@ -250,8 +252,17 @@ def test_if_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ml.PlanError,
         match=r"auto_tune measures 3 strategies and none runs; the first says 'MemoryError: no'; "
-        r".*; choose with measure=False, or tune with less memory",
+        r"choose with measure=False, or tune with less memory",
     ):
         measure_best(*given, has_to=True)
-    with pytest.warns(MithrilWarning, match="none runs; .*; the best by prediction is returned"):
+    with pytest.warns(
+        MithrilWarning, match="none runs; .* no'; the best by prediction is returned"
+    ):
         assert measure_best(*given, has_to=False) is strategies[0]
+    error = "UnknownNameError: op 'own' is not known here"
+    with pytest.raises(
+        ml.PlanError,
+        match="not known here'; they run in a process of their own, which has the ops and kernels "
+        "of plugins and none of a script; choose with measure=False, or bring them by a plugin",
+    ):
+        measure_best(*given, has_to=True)

@@ -12,7 +12,6 @@ from mithril.tuning.recipes import make_by_recipe
 
 from tests.tuning.models import H100, TOKENS, make_chain, make_gpt
 
-
 GPT, CHAIN = (make_gpt(), TOKENS), (make_chain(8, 8), {"input": ml.TensorSpec((16, 8))})
 LARGE = make_chain(150_000, 8, 8, 8), {"input": ml.TensorSpec((4, 150_000))}
 

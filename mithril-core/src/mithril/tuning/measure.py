@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from mithril.errors import BackendError, PlanError, warn
+from mithril.errors import BackendError, PlanError, UnknownNameError, warn
 from mithril.plan.serialize import plan_to_json
 from mithril.runtime.backend import Backend
 from mithril.runtime.strategy import Strategy
@@ -132,13 +132,18 @@ def _say_none_runs(contenders: Sequence[Contender], *, has_to: bool) -> None:
     Raises:
         PlanError: something has to be.
     """
+    error, remedy = contenders[0].error, "tune with less memory"
     fact = (
-        f"auto_tune measures {len(contenders)} strategies and none runs; the first says "
-        f"'{contenders[0].error}'; they run in a process of their own, which has the ops and "
-        f"kernels of plugins and none of a script"
+        f"auto_tune measures {len(contenders)} strategies and none runs; the first says '{error}'"
     )
+    if error.startswith(UnknownNameError.__name__):
+        remedy = "bring them by a plugin"
+        fact += (
+            "; they run in a process of their own, which has the ops and kernels of plugins and "
+            "none of a script"
+        )
     if has_to:
-        raise PlanError(f"{fact}; choose with measure=False, or tune with less memory")
+        raise PlanError(f"{fact}; choose with measure=False, or {remedy}")
     warn(f"{fact}; the best by prediction is returned, as with measure=False")
 
 
