@@ -36,7 +36,7 @@ ready = [np.arange(4)[rank * half : (rank + 1) * half] + 10 * k for k in range(3
 own = ml.data.batches(ready, backend=backend, sharding=P("data"), per_process=True)
 print("own", [batch.numpy().tolist() for batch in own])
 def told_of(rows):
-    ready = [np.zeros((n, 2)) for n in rows]
+    ready = [np.zeros((n, 2)) if n else np.full((two, 2), 1e300) for n in rows]
     own = ml.data.batches(ready, backend=backend, sharding=P("data"), per_process=True)
     try:
         return len(list(own))
@@ -45,6 +45,7 @@ def told_of(rows):
 two = 2 * (devices // 2)
 print("uneven", told_of([two, two // 2]), told_of([two * (1 + rank)]), told_of([two, two * (1 + rank)]))
 print("uneven", told_of([two] * (1 + rank)), told_of([two, two // 2, two]))
+print("unreadable", told_of([0 if rank else two]), told_of([two, two, two * rank]))
 def step(state, batch):
     return state + batch["x"].sum(), {"loss": batch["y"].sum()}
 path = sys.argv[3]
@@ -79,7 +80,10 @@ def test_each_process_reads_its_own_rows(backend: str, tmp_path: Path) -> None:
     assert [len([line for line in lines if line.startswith("step")]) for lines in told] == [3, 0]
     assert len((tmp_path / "run.csv").read_text().splitlines()) == 4
     differ = "ready batches differ between processes:"
-    other = "ready batch of this process makes data:"
+    other = "ready batch of another process cannot b"
+    mine = "values of field 'data' of the data reac"
     first, second = [[line for line in lines if line.startswith("uneven")] for lines in told]
-    assert first == second == [f"uneven 2 {differ} {differ}", f"uneven {differ} {other}"]
+    assert first == second == [f"uneven 2 {differ} {differ}", f"uneven {differ} 3"]
+    told_both = [line for lines in told for line in lines if line.startswith("unreadable")]
+    assert told_both == [f"unreadable {other} {mine}", f"unreadable {mine} {other}"]
     assert own == "own [[0, 1, 2, 3], [10, 11, 12, 13], [20, 21, 22, 23]]"

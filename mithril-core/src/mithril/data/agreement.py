@@ -1,72 +1,76 @@
 """Ready batches of several processes: whether the rows of each make one batch together.
 
 Asking the others takes a round of messages, which waits for the devices, and is done seldom: for
-the first batch of a loop, and for the last one of an epoch where its number is known. Every batch
-in between has the types of the first one.
+the first batch of a loop, and for the last one of an epoch where its number is known. A process
+that has no such batch, since it cannot be read, takes part as well: nobody waits for it in vain.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from zlib import crc32
 
-import numpy as np
-
 from mithril.data.items import LONE
+from mithril.data.order import Position
 from mithril.data.placing import HostBatch
 from mithril.errors import ShapeError
-from mithril.mesh import PartitionSpec, Sharding
 from mithril.runtime.backend import Backend
+from mithril.runtime.processes import exchange
 from mithril.trees import names
-from mithril.types import DType, TensorType
+
+Read = tuple[HostBatch, Position]
+"""A batch, and the position after it."""
+UNREADABLE = (-1, -1)
+"""What a process tells the others instead of its rows."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Agreement:
     """What the batches of a loop have to be for all processes to go on.
 
     Args:
         backend: they are arrays of it.
         count: how many an epoch has; None where nobody knows.
-        first: what the first one of the loop is.
     """
 
     backend: Backend
     count: int | None
-    first: str = ""
 
-    def check(self, batch: HostBatch, is_last: bool) -> None:
-        """Raise unless a batch goes with those that the other processes have.
-
-        Args:
-            batch: the next one of the loop.
-            is_last: whether it is known to be the last one of its epoch, as it is everywhere.
+    def check_each(self, batches: Iterator[Read]) -> Iterator[Read]:
+        """Yield batches of a loop; those that are compared, when all processes have such a one.
 
         Raises:
-            ShapeError: it does not.
+            ShapeError: they have not.
         """
-        found = _describe(batch)
-        if is_last or not self.first:
-            self._compare(batch, found)
-        elif found != self.first:
-            raise ShapeError(
-                f"ready batch of this process makes {found} with those of others, and the first "
-                f"one of the loop made {self.first}, as others may do still; drop or pad rows that "
-                f"fill no batch, or give a loader that has a length, whose last batch may differ"
-            )
-        self.first = self.first or found
+        is_due = True
+        while True:
+            try:
+                read = next(batches, None)
+            except Exception:  # the others wait for this process
+                if is_due:
+                    exchange(self.backend, UNREADABLE)
+                raise
+            if read is None:
+                return
+            batch, after = read
+            if is_due:
+                self._compare(batch)
+            yield read
+            is_due = (after.taken + 1) % self.count == 0 if self.count else False
 
-    def _compare(self, batch: HostBatch, found: str) -> None:
+    def _compare(self, batch: HostBatch) -> None:
         """Raise unless all processes have such a batch, and as many of them."""
+        found = _describe(batch)
         rows = batch.parts[0].type.shape[0] if batch.parts else 0
-        own = np.array([rows, crc32(f"{found} {self.count}".encode()) >> 1], np.int32)
-        mesh = self.backend.mesh
-        sharding = Sharding.of(mesh, PartitionSpec(mesh.names), 2)
-        type = TensorType((mesh.size, len(own)), DType.int32)
-        given = self.backend.place(
-            type, sharding, lambda box: np.tile(own, (box[0].stop - box[0].start, 1))
-        ).numpy()
-        if np.any(given != own):
+        own = rows, crc32(f"{found} {self.count}".encode()) >> 1
+        given = exchange(self.backend, own)
+        if given.min() < 0:
+            raise ShapeError(
+                f"ready batch of another process cannot be read, and that of this one makes "
+                f"{found} with it; see what that process says"
+            )
+        if (given != own).any():
             counts = "" if self.count is None else f", {self.count} in an epoch"
             raise ShapeError(
                 f"ready batches differ between processes: that of this one makes {found} with "

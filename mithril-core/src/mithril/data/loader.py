@@ -136,7 +136,8 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         loop = self._loop = object()
         end, agreement = self._find_end(), self._make_agreement()
-        for batch, after in read_ahead(self._read(self._position, end), self._prefetch):
+        read = read_ahead(self._read(self._position, end), self._prefetch)
+        for batch, after in read if agreement is None else agreement.check_each(read):
             if self._loop is not loop:
                 raise OptionError(
                     "batches were restored, or another loop over them was begun, while this one "
@@ -144,8 +145,6 @@ class Batches:
                 )
             self._position, self._has_last = after, after == (end, 0)
             self._is_restored = False
-            if agreement is not None:
-                agreement.check(batch, is_last=after.taken in (0, agreement.count))
             yield self._placing.place(batch)
         if end is not None and self._loop is loop:
             epoch, taken = self._position  # iterables show only now that this one has ended

@@ -7,6 +7,7 @@ are. What has to happen once, such as printing, is done where `is_main()`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import ref
 
 import numpy as np
@@ -82,32 +83,58 @@ def wait_for_processes() -> None:
     Raises:
         BackendError: no backend that spans the job is in use any more, or a process is gone.
     """
-    agree(0)
+    _exchange_in_job(0)
 
 
 def agree(number: int) -> int:
     """Return the number that process 0 gives, once every process of the job has come here.
 
-    Every process gives one that all of them get, on the latest backend that spans the job.
-
     Args:
         number: from 0, of 31 bits.
 
     Raises:
-        BackendError: no such backend is in use any more, or a process is gone.
+        BackendError: no backend that spans the job is in use any more, or a process is gone.
     """
-    index, count = find_place()
+    return int(_exchange_in_job(number if find_place()[0] == 0 else 0).max())
+
+
+def is_any(fact: bool) -> bool:
+    """Return whether something is so in any process, once every process of the job has come here.
+
+    Raises:
+        BackendError: no backend that spans the job is in use any more, or a process is gone.
+    """
+    return bool(_exchange_in_job(int(fact)).any())
+
+
+def _exchange_in_job(number: int) -> np.ndarray:
+    """Return the numbers that all processes give, on the latest backend that spans the job."""
+    count = find_place()[1]
     if count == 1:
-        return number
+        return np.array([[number]])
     spans = [b for b in list_backends() if b.engine.process_count == count]
     if not spans:
         raise BackendError(
             f"job has {count} processes, and no backend that spans them is in use any more; "
             f"keep the backend while you save or load"
         )
-    mesh = spans[0].mesh
-    given = np.full(mesh.size, number if index == 0 else 0, np.int32)
-    return int(spans[0].array(given, sharding=PartitionSpec(mesh.names)).numpy().max())
+    return exchange(spans[0], [number])
+
+
+def exchange(backend: ArrayBackend, numbers: Sequence[int]) -> np.ndarray:
+    """Return the numbers that each process of a backend gives, once all of them have come here.
+
+    Args:
+        backend: it has devices of all of them.
+        numbers: as many in each process, of 31 bits and a sign.
+
+    Returns:
+        A row for each device.
+    """
+    mesh = backend.mesh
+    own = np.tile(np.array(numbers, np.int32), (mesh.size, 1))
+    rows: np.ndarray = backend.array(own, sharding=PartitionSpec(mesh.names)).numpy()
+    return rows
 
 
 def _check_opened(function: str) -> None:
