@@ -378,6 +378,18 @@ class TestOpening:
         )
         assert isinstance(caught.value.__cause__, OSError)
 
+    @pytest.mark.parametrize(
+        ("raised", "arrives"),
+        [("SystemExit", BackendError), ("KeyboardInterrupt", KeyboardInterrupt)],
+    )
+    def test_one_that_ends_the_process_as_it_opens(
+        self, install: Install, raised: str, arrives: type[BaseException]
+    ) -> None:
+        opening = OPENING.replace("OSError", raised)
+        install("x", opening + SPEC.format("name='x', open=fail, api=(2, 0), options=Options"))
+        with pytest.raises(arrives, match="no such board"):
+            open_engine("x", Mesh(data=2), {"board": "absent"})
+
     def test_what_is_no_engine_is_refused(self, install: Install) -> None:
         opens_list = "def opens_list(mesh, options):\n    return [mesh]\n\n"
         install("x", opens_list + SPEC.format("name='x', open=opens_list, api=(2, 0)"))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mithril.runtime.backend import Backend
     from mithril.runtime.compiled import CompiledModel
 
-MOST = 2**62
+MOST_ELEMENTS = 2**62
 """An input has no more elements than this."""
 LOADED_AS = "__mithril_model__"
 _SHAPE = re.compile(
@@ -135,9 +135,9 @@ def read_shapes(text: str) -> Mapping[str, ml.TensorSpec]:
         if match["name"] in found:
             raise OptionError(f"--shapes names input '{match['name']}' twice; give it one shape")
         sizes = tuple(int(size) for size in match["sizes"].split("x") if size)
-        if math.prod(sizes) > MOST:
+        if math.prod(sizes) > MOST_ELEMENTS:
             raise OptionError(
-                f"--shapes part '{part}' has more than {MOST} elements; give smaller sizes"
+                f"--shapes part '{part}' has more than {MOST_ELEMENTS} elements; give smaller sizes"
             )
         split = () if match["split"] is None else match["split"].split("/")
         dims = [() if dim == "-" else tuple(dim.split("+")) for dim in split]

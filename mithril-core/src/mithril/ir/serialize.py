@@ -25,7 +25,7 @@ SCHEMA = 1
 _SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
 Json = dict[str, Any]
 Read = TypeVar("Read")
-FINDERS: list[Callable[[str], None]] = []
+OP_FINDERS: list[Callable[[str], None]] = []
 """Each is asked for an op that is not known, and defines it if it can; plugins have one."""
 
 
@@ -183,7 +183,7 @@ def _op_in(item: Json) -> Op:
 
 def _find_op(name: str) -> type[Op]:
     if name not in registry():
-        for define in FINDERS:
+        for define in OP_FINDERS:
             define(name)
     if name not in registry():
         raise UnknownNameError(

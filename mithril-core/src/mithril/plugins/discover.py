@@ -37,7 +37,7 @@ GROUP = "mithril.backends"
 PLUGINS = "mithril.plugins"
 CORE = "mithril-core"
 NOTE_LENGTH = 200
-STOPS = (KeyboardInterrupt, GeneratorExit)
+NO_FAULTS = (KeyboardInterrupt, GeneratorExit)
 """What is no fault of a plugin's; all else is, `SystemExit` and what Rust panics with included."""
 _KINDS = {GROUP: "backend", PLUGINS: "plugin"}
 """What an entry point of a group is called, and the middle of the variable that selects one."""
@@ -222,10 +222,8 @@ def guard(point: EntryPoint, judge: Judge[Judged], kind: type[Judged]) -> Judged
     """
     try:
         return judge(point)
-    except STOPS:
-        raise
     except BaseException as error:
-        if is_strict():
+        if not is_fault(error) or is_strict():
             raise
         remedy = f"mithril {_KINDS[point.group]}s info {point.name}"
         fact = describe_fault(error)
@@ -299,6 +297,11 @@ def is_allowed(name: str) -> bool:
     """Return whether `MITHRIL_PLUGINS` allows the entry points of a name."""
     allowed = os.environ.get("MITHRIL_PLUGINS")
     return allowed is None or name in _comma_list(allowed)
+
+
+def is_fault(error: BaseException) -> bool:
+    """Return whether what a plugin raised is its own fault, and no wish to end this process."""
+    return not isinstance(error, NO_FAULTS)
 
 
 def is_strict() -> bool:

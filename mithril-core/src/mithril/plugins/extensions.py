@@ -20,12 +20,12 @@ from typing import Any
 from mithril.errors import BackendError, OptionError, kind_of, listing, nearest
 from mithril.plugins.discover import (
     PLUGINS,
-    STOPS,
     Entry,
     Status,
     describe_fault,
     find_in,
     guard,
+    is_fault,
     judge_all,
     judge_metadata,
     list_points,
@@ -367,9 +367,9 @@ def _resolve(value: Any, what: str) -> Any:
         return value
     try:
         return resolve_name(value)
-    except STOPS:
-        raise
     except BaseException as error:
+        if not is_fault(error):
+            raise
         raise BackendError(
             f"{what} cannot be imported from '{value}'; {describe_fault(error)}; it is the "
             f"plugin's own fault: tell its author, or remove it"

@@ -16,9 +16,9 @@ from mithril.plugins.discover import (
     CORE,
     GROUP,
     PLUGINS,
-    STOPS,
     describe_fault,
     is_allowed,
+    is_fault,
     is_strict,
     list_points,
     package_of,
@@ -60,10 +60,8 @@ def find_hardware_files() -> tuple[HardwareFile, ...]:
 def _ask(point: EntryPoint) -> Iterator[HardwareFile]:
     try:
         paths = list_paths(load(point))
-    except STOPS:
-        raise
     except BaseException as error:
-        if is_strict():
+        if not is_fault(error) or is_strict():
             raise
         yield HardwareFile(Path(point.name), package_of(point), describe_fault(error), error)
         return

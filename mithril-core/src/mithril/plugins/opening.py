@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mithril.errors import BackendError, MithrilError, OptionError, kind_of, listing, nearest
 from mithril.keywords import refuse_unknown
-from mithril.plugins.discover import BackendEntry, Status, find, names
+from mithril.plugins.discover import BackendEntry, Status, find, is_fault, names
 from mithril.plugins.plugin_kernels import add_plugin_kernels
 from mithril.plugins.published import PUBLISHED, install_command
 from mithril.plugins.spec import BackendSpec
@@ -70,7 +70,9 @@ def open_entry(
         opened = spec.open(mesh, instance)
     except MithrilError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_fault(error):
+            raise
         raise BackendError(
             f"backend '{entry.name}' failed to open on {mesh}; {type(error).__name__}: {error}; "
             f"see `mithril backends info {entry.name}`"
@@ -136,7 +138,9 @@ def _check_engine(entry: BackendEntry, opened: object, mesh: Mesh) -> None:
         check_declared(opened, entry.name, mesh)
     except MithrilError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_fault(error):
+            raise
         raise BackendError(
             f"engine of backend '{entry.name}' cannot say what it is; {type(error).__name__}: "
             f"{error}; mend its properties"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mithril.ir.serialize import FINDERS
+from mithril.ir.serialize import OP_FINDERS
 from mithril.plugins.extensions import Kind, find_extension, list_namespaces, require_plugin
 from mithril.plugins.plugin_kernels import add_kernel_of
 
@@ -29,4 +29,4 @@ def define_plugin_op(name: str) -> None:
         find_extension(name, Kind.op).load()
 
 
-FINDERS.append(define_plugin_op)
+OP_FINDERS.append(define_plugin_op)
