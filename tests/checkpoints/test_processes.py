@@ -101,6 +101,7 @@ def test_under_mpirun(tmp_path: Path) -> None:
 
 
 FAILS = """
+from pathlib import Path
 path, failing = sys.argv[1], int(sys.argv[2])
 backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu")
 tree = {"w": backend.arange(4.0, sharding=P("data"))}
@@ -139,12 +140,31 @@ try:
 except (ml.CheckpointError, RuntimeError) as error:
     print("raised", type(error).__name__)
 saving.write_parts = write
+remove, saving._remove = saving._remove, interrupt
+try:
+    ml.save(path, {**tree, "step": 5})
+except (ml.CheckpointError, RuntimeError) as error:
+    print("behind", type(error).__name__)
+saving._remove = remove
+prepare = saving.prepare_index
+def overtake(file, index):
+    prepare(file, index)
+    Path(path, "index.json").write_bytes(file.read_bytes())
+saving.prepare_index = overtake
+try:
+    ml.save(path, {**tree, "step": 6})
+except ml.CheckpointError as error:
+    print("overtaken", error)
+saving.prepare_index = prepare
 try:
     import torch
     ml.save(path, {"t": torch.ones(2)})
 except ml.CheckpointError as error:
     print("foreign", error)
 """
+OTHER_FAILED = (
+    "save into '{}' was not completed; another process of the job failed; see what that one says"
+)
 
 
 @pytest.mark.slow
@@ -159,11 +179,11 @@ def test_all_processes_learn_that_one_could_not_save(failing: int, tmp_path: Pat
     assert full in told[failing][0]
     other = (
         "failed 0 process 1 of 2 has not saved its parts: '",
-        "failed 1 checkpoint '",
+        "failed 1 save into '",
     )[1 - failing]
     assert told[1 - failing][0].startswith(other)
     if failing == 0:
-        assert "was not saved; another process of the job failed; see what" in told[1][0]
+        assert told[1][0] == f"failed 1 {OTHER_FAILED.format(path)}"
     for rank in range(2):
         assert told[rank][1:3] == ["step 1", "then 3"]
         assert (
@@ -171,10 +191,28 @@ def test_all_processes_learn_that_one_could_not_save(failing: int, tmp_path: Pat
             in (told[rank][-1])
         )
     assert "leaf leaf 'f' is a builtin_function_or_method" in told[failing][4]
-    assert told[1 - failing][4].startswith("leaf ")
+    if failing == 0:
+        assert told[1][4] == f"leaf {OTHER_FAILED.format(path)}"
+    else:
+        assert told[0][4].startswith("leaf process 1 of 2 has not saved its parts: '")
     assert told[failing][5] == "raised RuntimeError"
     assert told[1 - failing][5] == "raised CheckpointError"
+    assert [told[rank][6] for rank in range(2)] == ["behind RuntimeError", "behind CheckpointError"]
+    assert "was saved by another job while this one saved there" in told[0][7]
+    assert told[1][7] == f"overtaken {OTHER_FAILED.format(path)}"
     assert (
         "trees processes have not saved one tree; 'v' has 4 elements, and its parts 2"
         in (told[0][3])
     )
+
+
+def test_what_another_process_failed_at_is_raised_here_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mithril.checkpoints import saving
+
+    path = tmp_path / "checkpoint"
+    monkeypatch.setattr(saving, "find_place", lambda: (1, 2))
+    monkeypatch.setattr(saving, "is_any", lambda fact: True)
+    with pytest.raises(ml.CheckpointError, match=re.escape(OTHER_FAILED.format(path))):
+        ml.save(path, {"step": 2})

@@ -70,7 +70,9 @@ def adopt(
     try:
         return _adopt(name, leaf, backends)
     except ShapeError as error:
-        raise CheckpointError(f"leaf '{name}' cannot be saved; {error}") from error
+        raise CheckpointError(
+            f"leaf '{name}' is no array that a checkpoint holds; {error}"
+        ) from error
 
 
 def _adopt(
@@ -119,7 +121,9 @@ def type_of(name: str, leaf: Array | Host) -> TensorType:
     try:
         return TensorType(leaf.shape, as_dtype(leaf.dtype))
     except MithrilError as error:
-        raise CheckpointError(f"leaf '{name}' cannot be saved; {error}") from error
+        raise CheckpointError(
+            f"leaf '{name}' is no array that a checkpoint holds; {error}"
+        ) from error
 
 
 def list_parts(

@@ -34,7 +34,7 @@ from mithril.checkpoints.tree import Node, is_value, name_leaves, to_node, to_va
 from mithril.errors import CheckpointError, kind_of
 from mithril.keywords import checked_keywords
 from mithril.runtime.array import Array
-from mithril.runtime.processes import agree, find_place, wait_for_processes
+from mithril.runtime.processes import agree, find_place, is_any, wait_for_processes
 from mithril.types import TensorType
 
 SHOWN = 5
@@ -83,11 +83,14 @@ def save(path: str | os.PathLike[str], tree: object) -> None:
             _complete(made, count)
         except Exception as error:
             failure = error
-    wait_for_processes()
+    has_failed = is_any(failure is not None)
     if failure is not None:
         raise failure
-    if made is not None and count > 1:
-        _check_saved(made.directory, made.number)
+    if has_failed:
+        raise CheckpointError(
+            f"save into '{path}' was not completed; another process of the job failed; see what "
+            f"that one says"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,19 +207,6 @@ def _complete(made: _Save, count: int) -> None:
     put_index(directory, prepared)
     files = index.files
     _remove(directory, lambda name: bool(OWN_NAME.fullmatch(name)) and name not in files)
-
-
-def _check_saved(directory: Path, number: int) -> None:
-    """Raise unless process 0 has put the index of a save in its place.
-
-    Raises:
-        CheckpointError: it has not.
-    """
-    if not (directory / INDEX).exists() or read_index(directory).number != number:
-        raise CheckpointError(
-            f"checkpoint '{directory}' was not saved; another process of the job failed; see what "
-            f"that one says"
-        )
 
 
 def _list_all_parts(
