@@ -19,6 +19,7 @@ from typing import Any
 
 from mithril.checkpoints.tree import Node, check_node
 from mithril.errors import CheckpointError, MithrilError
+from mithril.files import replace_file, sync_directory
 from mithril.types import TensorType, as_dtype
 
 FORMAT, VERSION = "mithril-checkpoint", 1
@@ -206,29 +207,6 @@ def _writing(file: Path) -> Iterator[None]:
         raise CheckpointError(
             f"file '{file}' cannot be written; {error}; make room, or give another path"
         ) from error
-
-
-def replace_file(file: Path, write: Callable[[Path], object]) -> None:
-    """Write a file under a temporary name, bring it to the disk, and give it its name.
-
-    Raises:
-        OSError: any of that fails.
-    """
-    temporary = file.with_name(f"{file.name}.tmp")
-    write(temporary)
-    with temporary.open("rb+") as written:
-        os.fsync(written.fileno())
-    os.replace(temporary, file)  # noqa: PTH105 - tests let it fail
-    sync_directory(file.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Bring the names of a directory to the disk."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _of_part(part: StoredPart) -> dict[str, object]:

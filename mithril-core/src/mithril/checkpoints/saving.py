@@ -25,13 +25,13 @@ from mithril.checkpoints.index import (
     put_index,
     read_index,
     read_parts,
-    sync_directory,
     write_parts_index,
 )
 from mithril.checkpoints.leaves import Host, adopt, find_backends, list_parts, type_of
 from mithril.checkpoints.owners import Owners
 from mithril.checkpoints.tree import Node, is_value, name_leaves, to_node, to_value_node
 from mithril.errors import CheckpointError, kind_of
+from mithril.files import sync_directory
 from mithril.keywords import checked_keywords
 from mithril.runtime.array import Array
 from mithril.runtime.processes import agree, find_place, is_any, wait_for_processes

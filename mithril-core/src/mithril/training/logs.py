@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from mithril.checkpoints.index import replace_file
 from mithril.errors import OptionError
+from mithril.files import replace_file
 from mithril.report.event_files import VERSION, encode_event, encode_record
 from mithril.training.history import SECONDS, STEP
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from mithril.cost.profiles.reader import Profile, read_file, write_content
 from mithril.engine import Engine
 from mithril.engine.planned import PLANNED
 from mithril.errors import OptionError
+from mithril.files import replace_file
 
 VARIABLE = "MITHRIL_DATA_DIR"
 
@@ -133,13 +133,7 @@ def save(hardware: Hardware, path: Path) -> None:
     text = json.dumps(write_content(Profile(hardware)), indent=2) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False
-        ) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).replace(path)
+        replace_file(path, lambda new: new.write_text(text, encoding="utf-8"), is_contended=True)
     except OSError as error:
         raise OptionError(
             f"hardware profile '{path}' cannot be written; {error}; give another path by --out"

@@ -6,8 +6,6 @@ A field that this version does not know is refused rather than left out: it woul
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
@@ -84,22 +82,6 @@ def from_json(text: str) -> dict[str, Any]:
             f"use the Mithril that wrote it, or tune anew"
         )
     return _read_fields(content)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file; a reader finds the old one or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
@@ -210,4 +192,4 @@ def _dump(content: Mapping[str, Any]) -> str:
     return write(content, 0) + "\n"
 
 
-__all__ = ["FORMAT", "VERSION", "from_json", "is_strategy", "read_file", "to_json", "write_text"]
+__all__ = ["FORMAT", "VERSION", "from_json", "is_strategy", "read_file", "to_json"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from mithril.files import replace_file
 from mithril.option_checks import check_output
 from mithril.runtime.strategy.data import StrategyData
-from mithril.runtime.strategy.files import from_json, read_file, to_json, write_text
+from mithril.runtime.strategy.files import from_json, read_file, to_json
 from mithril.runtime.strategy.text import describe
 
 
@@ -58,7 +59,8 @@ class Strategy(StrategyData):
         Raises:
             OptionError: there can be no file.
         """
-        write_text(check_output("path", path), to_json(self))
+        file, text = check_output("path", path), to_json(self)
+        replace_file(file, lambda new: new.write_text(text, encoding="utf-8"), is_contended=True)
 
     @staticmethod
     def load(path: str | Path) -> Strategy:
