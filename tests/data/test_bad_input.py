@@ -200,6 +200,14 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "values of field 'y' of the data reach from 0.0 to 100000.0, float16 from -65504.0 to",
     ),
     (
+        lambda: run({"y": np.full(4, 1e30, ml_dtypes.bfloat16)}, dtypes={"y": "float16"}),
+        ml.ShapeError, "values of field 'y' of the data reach from 1.00",
+    ),
+    (
+        lambda: run({"y": np.full(4, 3.4e38, np.float32)}, dtypes={"y": "bfloat16"}),
+        ml.ShapeError, "values of field 'y' of the data reach from 3.39",
+    ),
+    (
         lambda: run({"y": np.array([1.0, np.nan])}, dtypes={"y": "int32"}), ml.ShapeError,
         "values of field 'y' of the data are not finite in places, as no int32 is; give a float "
         "dtype in dtypes={'y': …}, or replace them",

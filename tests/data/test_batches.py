@@ -273,6 +273,16 @@ def test_dtypes(backend: ml.Backend) -> None:
     assert lone.dtype == "bfloat16"
 
 
+def test_floats_are_converted_without_a_look_for_the_greatest(
+    backend: ml.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mithril.data.placing.check_range", pytest.fail)
+    values = np.array([1.0, np.inf, -np.inf, np.nan])
+    for dtype in ("float32", "float16"):
+        (batch,) = ml.data.batches(values, 4, backend=backend, dtypes={"data": dtype})
+        np.testing.assert_array_equal(batch.numpy(), values)
+
+
 def test_dtypes_of_samples_that_are_not_alike(backend: ml.Backend) -> None:
     """Numbers of a narrower kind than the first one become its kind; `dtypes=` says otherwise."""
     for first, then, said, expected in (
