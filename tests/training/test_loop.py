@@ -303,8 +303,8 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         f"cannot be made; '{__file__}' is a file; give another path",
     ),
     (
-        lambda: train(callbacks=[give(np.ones(3))]), ml.OptionError,
-        "callback returned a numpy.ndarray; return True to end the training, None or False to go",
+        lambda: train(callbacks=[give(np.ones(3) > 0)]), ml.OptionError,
+        "callback returned truth values of shape (3,); return one, such as x.any(), to end the",
     ),
     (
         lambda: train(step=give(None), save="run", log="run/deep/logs/"), ml.OptionError,

@@ -38,6 +38,26 @@ def test_a_state_is_saved_where_its_metrics_cannot_be_read(tmp_path: Path) -> No
     assert ml.load(tmp_path / "run")["step"] == 3
 
 
+def test_nothing_is_saved_after_an_error_that_a_save_might_wait_behind(tmp_path: Path) -> None:
+    """A process that is gone, or Ctrl-C while the devices are waited for: a save would hang."""
+
+    class Loss:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __float__(self) -> float:
+            if self.number == 2:
+                raise ml.BackendError("a process is gone")
+            return 1.0
+
+    def step(state: int, batch: int) -> tuple[int, dict[str, Any]]:
+        return state + 1, {"loss": Loss(batch)}
+
+    with pytest.raises(ml.BackendError, match="a process is gone"):
+        ml.train(step, 0, [1, 2], save=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_state_is_saved_before_a_second_ctrl_c_can_end_it(tmp_path: Path) -> None:
     def interrupt(state: Any) -> dict[str, float]:
         for _ in range(2):
@@ -125,16 +145,31 @@ def test_a_name_that_is_taken_is_refused_in_the_first_step(name: str) -> None:
 
 def test_truth_values_of_arrays_end_a_training() -> None:
     backend = ml.NumpyBackend()
-    for answer in (np.True_, np.array(True), backend.ones(()) > 0):
+    for answer in (np.True_, np.array([True]), backend.ones(()) > 0):
         _, history = ml.train(
             add, 0.0, [1] * 4, callbacks=[lambda *given, answer=answer: answer], progress=False
         )
         assert (history.step, history.end) == (1, "callback")
-    for answer in (np.False_, np.array(False), False, None):
+    others = (1, 37, "yes", np.ones(3), np.float32(1.0), backend.ones(2), print)
+    for answer in (np.False_, np.array(False), False, None, *others):
         _, history = ml.train(
             add, 0.0, [1] * 4, callbacks=[lambda *given, answer=answer: answer], progress=False
         )
         assert history.end == "batches"
+
+
+def test_a_loader_whose_length_is_not_implemented() -> None:
+    class Loader:
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+        def __iter__(self) -> Any:
+            return iter([np.ones(2), np.ones(2)])
+
+    assert ml.train(lambda state, batch: (state + 1, {}), 0, Loader(), progress=False).state == 2
+    batches = ml.data.batches(Loader(), backend=ml.NumpyBackend())
+    assert batches.steps_per_epoch is None
+    assert ml.train(add, 0.0, batches, progress=False).state == 4
 
 
 def test_a_loader_whose_length_nobody_knows() -> None:
@@ -167,9 +202,12 @@ def test_a_training_that_was_finished_has_nothing_left(
     batches = begin(options["epochs"])
     batches.restore(found["batches"])
     assert is_stream or batches.steps_left == 0
-    state, history = ml.train(
-        add, found["state"], batches, start=found["step"], save=tmp_path, progress=False
-    )
+    assert (batches.epoch, batches.state()["epoch"]) == (found["batches"]["epoch"],) * 2
+    text = f"batches have none left after step {first.step}: they were restored behind their last"
+    with pytest.warns(ml.MithrilWarning, match=text):
+        state, history = ml.train(
+            add, found["state"], batches, start=found["step"], save=tmp_path, progress=False
+        )
     assert (state, history.step, history.end) == (found["state"], first.step, "batches")
     batches = begin(options["epochs"] + 1)
     batches.restore(found["batches"])

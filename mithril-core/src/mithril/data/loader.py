@@ -59,7 +59,11 @@ class Batches:
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that the next batch belongs to, from 0."""
+        """The number of the epoch that the next batch belongs to, from 0.
+
+        With the last batch of a loop that is the one the next loop begins with; `state()` stays
+        in the loop, behind its last batch, and has the number before.
+        """
         return self._position.epoch
 
     @property

@@ -171,6 +171,14 @@ def _read_array(value: Any, name: str) -> object:
 # ---------------------------------------------------------------------- iterables
 
 
+def find_length(data: Any) -> int | None:
+    """Return how many items there are, None where nobody knows."""
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):  # it has no length, or is a loader of what has none
+        return None
+
+
 @dataclass
 class Stream:
     """An iterable, or a function that returns one.
@@ -185,10 +193,7 @@ class Stream:
     @property
     def count(self) -> int | None:
         """How many items an epoch has; None where nobody knows."""
-        try:
-            return len(self.data)
-        except TypeError:  # it has no length, or is a loader of what has none
-            return None
+        return find_length(self.data)
 
     def open(self, skip: int) -> Iterator[Any]:
         """Return the items of an epoch from some position on.
@@ -264,4 +269,4 @@ def open_source(
     )
 
 
-__all__ = ["Rows", "Stream", "Table", "open_source"]
+__all__ = ["Rows", "Stream", "Table", "find_length", "open_source"]

@@ -7,10 +7,10 @@ devices, which run ahead, until a row of the log needs them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from operator import length_hint
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,8 @@ from mithril.checkpoints import save as save_tree
 from mithril.checkpoints.saving import check_save
 from mithril.data import Batches
 from mithril.data.order import read_count
-from mithril.errors import OptionError, kind_of, warn
+from mithril.data.sources import find_length
+from mithril.errors import OptionError, ShapeError, kind_of, warn
 from mithril.keywords import checked_keywords
 from mithril.option_checks import check_flag
 from mithril.runtime.processes import find_place
@@ -146,11 +147,7 @@ def train(
 
 def _count_left(batches: Iterable[Any]) -> int | None:
     """Return how many batches a loop will give, None if nobody knows."""
-    if isinstance(batches, Batches):
-        return batches.steps_left
-    # A DataLoader of PyTorch has a length, which raises a TypeError where its data have none.
-    count = length_hint(batches, -1) if isinstance(batches, Sized) else -1
-    return None if count < 0 else count
+    return batches.steps_left if isinstance(batches, Batches) else find_length(batches)
 
 
 def _check_save(save: object, state: object, logs: Sequence[str]) -> None:
@@ -199,7 +196,12 @@ class _Loop:
             end, metrics = self._go(iterator)
         if self.number > begin:
             self._close_step(metrics, is_last=True)
-        if end == "batches" and self.options.steps is not None:
+        if end == "batches" and self.number == begin and isinstance(self.batches, Batches):
+            warn(
+                f"batches have none left after step {self.number}: they were restored behind "
+                f"their last one; raise epochs= to go on"
+            )
+        elif end == "batches" and self.options.steps is not None:
             warn(
                 f"batches ended after step {self.number} of {self.options.steps}; give more of "
                 f"them, such as epochs=None"
@@ -244,18 +246,20 @@ class _Loop:
     def _close_step(self, metrics: Mapping[str, Any], *, is_last: bool) -> None:
         """Save where that is due, and add a row where one is due.
 
-        It is saved before anything is evaluated or written, and whether or not metrics can be read:
+        It is saved before anything is evaluated or written, and whether or not metrics are numbers:
         what goes wrong there loses no state.
         """
+        saves = is_last or self._is_due(self.options.save_every)
         logs = (is_last or self._is_due(self.options.log_every)) and self._is_new("log")
         row: dict[str, float] = {}
         try:
             if logs:  # before it is saved, since it waits for the devices, which the rate counts
                 with self.timer.measure():
                     row |= fetch(metrics)
-        finally:
-            if is_last or self._is_due(self.options.save_every):
-                self._save()
+        except (OptionError, ShapeError):  # after others, such as Ctrl-C, a save may wait for ever
+            self._save(saves)
+            raise
+        self._save(saves)
         if logs:
             rate = self.timer.take_rate()
             row |= {} if rate is None else {RATE: rate}
@@ -273,8 +277,8 @@ class _Loop:
         left = None if self.shown is None else self.shown - self.number
         self.progress.show(row, self.timer.predict(left))
 
-    def _save(self) -> None:
-        if self.options.save is None or not self._is_new("save"):
+    def _save(self, is_due: bool) -> None:
+        if not is_due or self.options.save is None or not self._is_new("save"):
             return
         tree = {"state": self.state, "step": self.number}
         if self.position is not None:
@@ -296,19 +300,19 @@ def _read_result(result: object) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _read_answer(answer: object) -> bool:
-    """Return whether what a callback returned ends the training.
+    """Return whether what a callback returned ends the training: a truth value that is true.
 
     Raises:
-        OptionError: it is neither nothing nor a truth value.
+        OptionError: it is an array of several.
     """
-    if answer is None or isinstance(answer, bool):
-        return bool(answer)
-    is_scalar = getattr(answer, "shape", None) == ()
     dtype = str(getattr(answer, "dtype", "")).rpartition(".")[2]  # torch.bool, mlx.core.bool
-    if not is_scalar or dtype != "bool":
+    if isinstance(answer, bool) or dtype != "bool":
+        return answer is True
+    shape = tuple(getattr(answer, "shape", ()))
+    if prod(shape) != 1:
         raise OptionError(
-            f"callback returned {kind_of(answer)}; return True to end the training, None or False "
-            f"to go on"
+            f"callback returned truth values of shape {shape}; return one, such as x.any(), to end "
+            f"the training or go on"
         )
     return bool(answer)
 
