@@ -1,42 +1,35 @@
 """scan: a function run again and again on what it carries, as one loop of the plan.
 
 Inside a function or layer that is traced the loop becomes a part of that trace. On concrete arrays
-it is traced by itself and runs at once, as one op; a loop that was met before is not planned again.
+it is traced by itself and runs at once; a loop that was met before is not planned again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 
-from mithril.errors import BackendError, GraphError, ShapeError
+from mithril.errors import GraphError, ShapeError
 from mithril.ir import Builder, Repeat, Tensor, Value
-from mithril.ir.identity import identify_graph
 from mithril.ir.running import trace_of_call
 from mithril.ir.tensor import Number
 from mithril.keywords import checked_keywords
-from mithril.mesh import Sharding
 from mithril.models.trace_context import mark_parts
 from mithril.ops import broadcast_to, cast
 from mithril.option_checks import check_flag
-from mithril.runtime.array import Array, ArrayBackend
 from mithril.runtime.functional.arguments import name_of
+from mithril.runtime.functional.retraced import RetracedFunction
 from mithril.runtime.functional.tracing import (
-    FunctionBuilder,
     Inner,
     as_given,
     innermost,
     lift,
     trace_inside,
 )
-from mithril.runtime.lru import LRUCache
-from mithril.runtime.unplaced import HostArray, settle_one
 from mithril.trees import Structure, flatten, names, rebuild
 from mithril.types import DType, TensorType, to_python
-
-KEPT = 256
-"""How many loops that ran at once are known again."""
 
 
 @checked_keywords()
@@ -79,7 +72,7 @@ def scan(
         raise GraphError(f"scan() takes a function, not {function!r}; write scan(function, init)")
     loop = _Loop.read(function, init, xs, length, check_flag("reverse", to_python(reverse)))
     outer = trace_of_call((*loop.carries, *loop.stacked))
-    return loop.run(_backend_of(loop)) if outer is None else loop.trace(outer)
+    return loop.run() if outer is None else loop.trace(outer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,28 +111,19 @@ class _Loop:
                 return self._results(ready, [*ready.carries, *ready.body.no_rows(outer)])
             return self._results(ready, outer.apply(ready.op, *ready.operands))
 
-    def run(self, backend: ArrayBackend) -> tuple[Any, Any]:
-        """Return the results for arrays, at once."""
-        builder = FunctionBuilder(backend, name_of(self.function))
-        ready = self._prepare(builder)
-        builder.is_done = True
-        arrays: dict[Value, Any] = {
-            item.tensor.value: item.array for item in builder.captured_arrays
-        }
+    def run(self) -> tuple[Any, Any]:
+        """Return the results for arrays, at once.
 
-        def array_of(x: Tensor) -> Array:
-            if isinstance(x, Number) and x.known is not None:
-                return backend.full((), x.known, dtype=x.dtype)
-            found: Array = arrays[x.value]
-            if isinstance(found, HostArray):  # here no plan says where it is wanted
-                settle_one(found, Sharding.replicated(backend.mesh, len(x.shape)))
-            return found
+        Raises:
+            BackendError: there is no array among them.
+        """
 
-        if ready.op is None:
-            rows = [backend.zeros(0, *v.type.shape, dtype=v.type.dtype) for v in ready.body.made]
-            return self._results(ready, [*map(array_of, ready.carries), *rows])
-        operands = [array_of(x) for x in ready.operands]
-        return self._results(ready, backend.run(_recall(ready.op), operands))
+        @wraps(self.function)
+        def trace(carries: list[Any], stacked: list[Any]) -> tuple[Any, Any]:
+            return replace(self, carries=carries, stacked=stacked).trace(innermost())
+
+        made: tuple[Any, Any] = RetracedFunction(trace)(self.carries, self.stacked)
+        return made
 
     def _call_once(self, outer: Builder) -> tuple[Any, Any]:
         """Return the results of one iteration, of which nothing is known."""
@@ -333,28 +317,6 @@ def _in_dtype(x: Tensor, dtype: DType) -> Tensor:
         return Number(x.builder, x.builder.constant(x.known, dtype).value, known=x.known)
     converted: Tensor = cast(x, dtype)
     return converted
-
-
-def _backend_of(loop: _Loop) -> ArrayBackend:
-    for leaf in (*loop.carries, *loop.stacked):
-        if isinstance(leaf, Array):
-            return leaf.backend
-    raise BackendError(
-        f"scan() of function '{name_of(loop.function)}' is called without an array of a backend; "
-        f"pass backend.array(…), or call it in a function under ml.jit(backend=…)"
-    )
-
-
-_LOOPS: LRUCache[object, Repeat] = LRUCache(KEPT)
-
-
-def _recall(op: Repeat) -> Repeat:
-    """Return the equal loop that was met before, whose plans are kept, or this one."""
-    key = op.count, op.carried, op.stacked, op.reverse, identify_graph(op.body)
-    known = _LOOPS.get(key)
-    if known is None:
-        _LOOPS.put(key, op)
-    return known or op
 
 
 __all__ = ["scan"]
