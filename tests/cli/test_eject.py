@@ -143,7 +143,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("target", "arguments", "text"),
         [
-            ("modl", (), ".py' has no 'modl'; did you mean 'model'?"),
+            ("modl", (), ".py' has no 'modl'; did you mean 'model'?; name a model"),
             ("number", (), ":number' is an int; name a model or a compiled model"),
             ("model", (), "needs the sizes of its inputs; give --shapes x=8x16"),
             ("model", ("--shapes", "x=4xx5"), "--shapes part 'x=4xx5' is no input and its sizes"),

@@ -104,7 +104,7 @@ def test_no_framework_is_imported(script: Path) -> None:
             ["{}:split", "--hardware", "h10"],
             "OptionError: hardware 'h10' has no profile; there are ",
         ),
-        (["{}:nothing"], "has no 'nothing'"),
+        (["{}:nothing"], "has no 'nothing'; name a model that it makes"),
         (["train"], "'train' names no model; write SCRIPT:NAME, such as train.py:model"),
     ],
 )

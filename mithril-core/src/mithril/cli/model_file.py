@@ -43,7 +43,9 @@ def load_target(target: str) -> object:
     names = load_script(script)
     if name not in names:
         public = [other for other in names if not other.startswith("_")]
-        raise OptionError(f"script '{script}' has no '{name}'{nearest(name, public)}")
+        raise OptionError(
+            f"script '{script}' has no '{name}'{nearest(name, public)}; name a model that it makes"
+        )
     return names[name]
 
 
