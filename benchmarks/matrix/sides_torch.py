@@ -29,7 +29,7 @@ from benchmarks.training_torch import by_hand, can_compile, fused, list_held
 
 def open_ours(row: Row) -> Ours:
     """Return Mithril's side."""
-    layout = "channels_last" if row.model == "resnet-channels-last" else "channels_first"
+    layout = "channels_last" if row.model == "resnet-channels-last" else "auto"
     mesh = ml.Mesh(**MESHES[row.parallelism])
     return Ours(row, ml.TorchBackend(mesh, device="cpu", memory_format=layout), lambda _: None)
 
@@ -81,7 +81,7 @@ def list_ways(row: Row) -> dict[str, tuple[torch.memory_format, bool]]:
     layouts = {"eager": first}
     if row.model == "moe":
         layouts = {"eager, einsums": first, "eager, indices": first}
-    elif row.model == "unet":
+    elif row.model in ("resnet", "unet"):
         layouts = {"eager": first, "eager, channels last": last}
     elif row.model == "resnet-channels-last":
         layouts = {"eager, channels last": last}

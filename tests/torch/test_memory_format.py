@@ -35,7 +35,8 @@ def trained(backend: ml.Backend) -> tuple[ml.CompiledModel, ml.Array, dict[str, 
 @pytest.mark.parametrize("spelt", ["channels_last", "channel_last"])
 @pytest.mark.parametrize("mesh", [ml.Mesh(), ml.Mesh(data=2)], ids=str)
 def test_images_lie_with_their_channels_last(spelt: str, mesh: ml.Mesh) -> None:
-    plain, images, gradients = trained(ml.TorchBackend(mesh, device="cpu"))
+    first = ml.TorchBackend(mesh, device="cpu", memory_format="channels_first")
+    plain, images, gradients = trained(first)
     laid, found, slopes = trained(ml.TorchBackend(mesh, device="cpu", memory_format=spelt))
     assert "images(" not in plain.code()
     assert laid.code().count("images(") == 4  # x, both weights and the slope, once each
@@ -46,6 +47,20 @@ def test_images_lie_with_their_channels_last(spelt: str, mesh: ml.Mesh) -> None:
     np.testing.assert_allclose(found.numpy(), images.numpy(), rtol, atol)
     for name, gradient in gradients.items():
         np.testing.assert_allclose(slopes[name].numpy(), gradient.numpy(), rtol, atol)
+
+
+@pytest.mark.parametrize("mesh", [ml.Mesh(), ml.Mesh(data=2)], ids=str)
+def test_by_default_images_lie_so_inside_of_programs_alone(mesh: ml.Mesh) -> None:
+    first = ml.TorchBackend(mesh, device="cpu", memory_format="channels_first")
+    _, images, gradients = trained(first)
+    laid, found, slopes = trained(ml.TorchBackend(mesh, device="cpu"))
+    assert laid.code().count("images(") == 4
+    rtol, atol = TOLERANCE["float32"]
+    np.testing.assert_allclose(found.numpy(), images.numpy(), rtol, atol)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(slopes[name].numpy(), gradient.numpy(), rtol, atol)
+    if mesh.size == 1:
+        assert all(x.torch().is_contiguous() for x in (found, *slopes.values()))
 
 
 def test_convolutions_in_one_dimension_have_no_such_layout() -> None:
@@ -111,10 +126,11 @@ def steps(layout: str, count: int) -> tuple[ml.TorchBackend, list[float], object
     return backend, losses, step
 
 
-def test_a_step_keeps_the_layout_from_one_end_to_the_other() -> None:
+@pytest.mark.parametrize("layout", ["channels_last", "auto"])
+def test_a_step_keeps_the_layout_from_one_end_to_the_other(layout: str) -> None:
     """Weights are laid out in the first step; from the second on the input is, and no other."""
     _, expected, _ = steps("channels_first", 4)
-    _, losses, step = steps("channels_last", 3)
+    _, losses, step = steps(layout, 3)
     with profile(record_shapes=True) as profiled:
         losses.append(step())
     np.testing.assert_allclose(losses, expected, *TOLERANCE["float32"])

@@ -257,3 +257,21 @@ def test_tensors_may_lie_in_any_order(layouts: list[str], own: tuple[bool, bool,
     for i, is_given_up in zip((0, 4, 6), own, strict=True):
         if not is_given_up:
             assert torch.equal(laid[i], plain[i])
+
+
+@pytest.mark.parametrize("mesh", [ml.Mesh(), ml.Mesh(data=2)], ids=str)
+def test_each_number_of_a_state_is_a_tensor_of_its_own(mesh: ml.Mesh) -> None:
+    """Muon's two learning rates are one constant of the program, and each is given up alone."""
+    layer = ml.Linear(3, name="only")
+    model = ml.Model()
+    model |= layer(input="x", output="y")
+    model |= ml.MeanSquaredError()(input="y", target="t", output="loss")
+    batch = {"x": np.ones((4, 2), np.float32), "t": np.zeros((4, 3), np.float32)}
+    losses = []
+    for backend in (ml.NumpyBackend(), ml.TorchBackend(mesh, device="cpu")):
+        step = ml.train_step(model, backend, ml.optim.muon(0.1), shapes=batch)
+        state = step.init(seed=0)
+        for _ in range(3):
+            state, found = step(state, batch)
+        losses.append(float(found["loss"].item()))
+    np.testing.assert_allclose(*losses, *TOLERANCE["float32"])

@@ -71,7 +71,7 @@ def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
     options.library(device)
     executor = _open_executor(mesh, options, device, job)
     on_cpu = device == "cpu"
-    codegen = codegen_options_of(options)
+    codegen = codegen_options_of(options, device)
     codegen = replace(codegen, early=on_cpu, onednn=on_cpu and is_onednn_faster())
     spans = mesh.size > 1 and isinstance(executor, LocalExecutor)
     return TorchEngine(mesh, options, device, executor, codegen, job if spans else None)

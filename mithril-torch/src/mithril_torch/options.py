@@ -15,6 +15,7 @@ FLAGS = (
     "jit", "gradient_as_bucket_view", "find_unused_parameters", "use_module_hooks",
     "trace_module_partitioning",
 )  # fmt: skip
+AUTO = "auto"
 LIBRARIES = {"cpu": "gloo", "cuda": "nccl"}
 """What exchanges data between the processes, by device."""
 
@@ -33,7 +34,8 @@ class TorchOptions:
         allow_tf32: whether matrix products of float32 may round their operands to TensorFloat-32
             where the hardware can; as PyTorch is set if left out.
         memory_format: `channels_last` (or `channel_last`) lays the images of convolutions out with
-            their channels last, as fast convolutions want them; shapes stay what they are.
+            their channels last, as fast convolutions want them; shapes stay what they are. `auto`
+            does so inside of programs, on a CPU: what they return lies as ever.
         gradient_as_bucket_view: whether gradients stay where their all_reduce left them, in one
             buffer; otherwise each gets memory of its own.
         find_unused_parameters: only False: a plan knows which parameters are used.
@@ -54,7 +56,7 @@ class TorchOptions:
     jit: bool = False
     timeout: float = 300.0
     allow_tf32: bool | None = None
-    memory_format: str = "channels_first"
+    memory_format: str = AUTO
     gradient_as_bucket_view: bool = True
     find_unused_parameters: bool = False
     partition_policy: str | None = None
@@ -79,13 +81,23 @@ class TorchOptions:
                 f"partition_policy={self.partition_policy!r} is not available; tensors without a "
                 f"sharding follow those of parameters and inputs; use 'parameters'"
             )
-        check_choice("memory_format", self.memory_format, MEMORY_FORMATS)
+        check_choice("memory_format", self.memory_format, (AUTO, *MEMORY_FORMATS))
         self._check_together()
         is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
         if not is_number or not self.timeout > 0:
             raise OptionError(
                 f"timeout={self.timeout!r} is no number of seconds above 0; give one, such as 300"
             )
+
+    def lays_out_images(self, device: str) -> bool:
+        """Return whether images have their channels last inside of programs for a kind of device.
+
+        With `auto` that is so on CPUs, whose convolutions, oneDNN's, otherwise lay out anew what
+        they read and what they make.
+        """
+        if self.memory_format == AUTO:
+            return device == "cpu" and not self.jit
+        return self.memory_format != "channels_first"
 
     def check_ranges(self, option: str) -> None:
         """Raise if programs run in a way that leaves no ranges of the profiler.
@@ -123,7 +135,7 @@ class TorchOptions:
             self._check_codegen("jit", True)
         if self.allow_tf32 is not None:
             self._check_codegen("allow_tf32", self.allow_tf32)
-        if self.memory_format != "channels_first":
+        if self.memory_format not in (AUTO, "channels_first"):
             self._check_codegen("memory_format", self.memory_format)
         if not self.gradient_as_bucket_view:
             self._check_codegen("gradient_as_bucket_view", False)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from mithril.spi import Types, ops
 
 from mithril_torch.kernels.table import kernel, same
-from mithril_torch.program.image_layout import LayOut
+from mithril_torch.program.image_layout import LayBack, LayOut
 
 DIMENSIONS = 3
 """How many spatial dimensions PyTorch's kernels take at most."""
 
 
-same({LayOut: "images({0})"})
+same({LayBack: "{0}.contiguous()", LayOut: "images({0})"})
 
 
 @kernel(ops.Convolution)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mithril.spi import Arena, Graph, Writing
 
-from mithril_torch.options import TorchOptions
+from mithril_torch.options import AUTO, TorchOptions
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class CodegenOptions:
         ranges: collectives stand in named ranges of PyTorch's profiler.
         layer_ranges: what belongs to one layer stands in such a range.
         channels_last: images of convolutions lie with their channels last.
+        lays_back: what such programs return lies in the order of its dimensions nevertheless, but
+            for what an update makes.
         early: start to receive before a stage runs what is needed after it; messages between two
             devices then keep no order.
         timed: it tells `mark` when it comes from one segment to the next.
@@ -38,6 +40,7 @@ class CodegenOptions:
     ranges: bool = False
     layer_ranges: bool = False
     channels_last: bool = False
+    lays_back: bool = False
     early: bool = False
     timed: bool = False
     precision: str | None = None
@@ -77,10 +80,10 @@ def wrap_function(name: str, codegen: CodegenOptions) -> list[str]:
     return lines
 
 
-def codegen_options_of(options: TorchOptions) -> CodegenOptions:
-    """Return how options want programs to be written.
+def codegen_options_of(options: TorchOptions, device: str) -> CodegenOptions:
+    """Return how options want programs to be written for a kind of device.
 
-    >>> codegen_options_of(TorchOptions(allow_tf32=True)).precision
+    >>> codegen_options_of(TorchOptions(allow_tf32=True), "cpu").precision
     'tf32'
     """
     precision = None
@@ -90,6 +93,7 @@ def codegen_options_of(options: TorchOptions) -> CodegenOptions:
         compiled=options.jit,
         bucket_views=options.gradient_as_bucket_view,
         ranges=options.use_module_hooks,
-        channels_last=options.memory_format != "channels_first",
+        channels_last=options.lays_out_images(device),
+        lays_back=options.memory_format == AUTO,
         precision=precision,
     )

@@ -94,6 +94,13 @@ class FunctionEmitter:
         """Return the variables of the outputs, once the lines are written."""
         return [self._names[value] for value in self._graph.outputs.values()]
 
+    def own_results(self) -> Iterator[str]:
+        """Yield the outputs, each in a tensor of its own: it may be given up alone."""
+        seen = set(self._module.known.values())
+        for name in self.results():
+            yield f"{name}.clone()" if name in seen else name
+            seen.add(name)
+
     def lines(self) -> list[Line]:
         """Return the body of the function, up to where its results are there."""
         lines: list[Line] = []

@@ -4,16 +4,17 @@ A pass over local graphs. PyTorch's elementwise ops, norms, pools and the like g
 of what they are given. So values keep their shapes, and only those are laid out anew, once for all
 who read them, that come to a convolution as they were written, or to images that are laid out:
 inputs, such as images and weights, and what is made of neither. A step gives back weights as it
-laid them out, so that the next one finds them so.
+laid them out, so that the next one finds them so. Other results may be laid back, for those who
+look at their strides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mithril.spi import Graph, Node, Op, Types, Value, all_nodes, map_bodies
+from mithril.spi import Graph, Node, Op, Phase, Types, Value, all_nodes, map_bodies
 from mithril.spi.ops import (
     AdamWStep,
     BatchNorm,
@@ -54,14 +55,35 @@ class LayOut(Op):
         return inputs[:1]
 
 
-def lay_out_images(graph: Graph) -> Graph:
-    """Return a graph that computes the same on images with their channels last, in loops too."""
+@dataclass(frozen=True)
+class LayBack(Op):
+    """A tensor whose elements lie in the order of its dimensions.
+
+    It is no op of the core: it exists only while a program is written.
+    """
+
+    name: ClassVar[str] = "lay_back"
+
+    def infer(self, inputs: Types) -> Types:
+        """Return the type of the tensor."""
+        return inputs[:1]
+
+
+def lay_out_images(graph: Graph, *, restores: bool = False) -> Graph:
+    """Return a graph that computes the same on images with their channels last, in loops too.
+
+    Args:
+        graph: a local one.
+        restores: whether results, but for what an update makes, lie as if nothing had been done.
+    """
     if not any(isinstance(node.op, Convolving) for node in all_nodes(graph)):
         return graph
     layouts = _Layouts()
     for node in graph.nodes:
         layouts.add(node)
     outputs = {name: layouts.find(value) for name, value in graph.outputs.items()}
+    if restores:
+        outputs = layouts.restore(outputs)
     return Graph(graph.inputs, tuple(layouts.nodes), outputs)
 
 
@@ -92,6 +114,19 @@ class _Layouts:
         elif isinstance(node.op, Broadcast):
             self._spread.update(node.outputs)
         self.nodes.append(map_bodies(node, lay_out_images))
+
+    def restore(self, outputs: Mapping[str, Value]) -> dict[str, Value]:
+        """Return outputs, those of images laid back."""
+        makers = {value: node for node in self.nodes for value in node.outputs}
+        restored: dict[Value, Value] = {}
+        for value in dict.fromkeys(outputs.values()):
+            maker = makers.get(value)
+            if maker is None or value not in self._laid or maker.phase is Phase.update:
+                continue
+            restored[value] = made = Value(value.type, value.name)
+            node = replace(maker, op=LayBack(), inputs=(value,), outputs=(made,), cause=None)
+            self.nodes.append(node)
+        return {name: restored.get(value, value) for name, value in outputs.items()}
 
     def _lay_out_operands(self, node: Node) -> Node:
         wanted = self._list_images(node)

@@ -137,7 +137,7 @@ class Module(ModuleScope):
             one_a_line("(", list(zip(names, title, strict=True)), ") = inputs") if names else ()
         )
         body = [*map(Line, unpack), *map(Line, first if names else ()), *emitter.lines()]
-        results = list(zip(emitter.results(), program.outputs, strict=True))
+        results = list(zip(emitter.own_results(), program.outputs, strict=True))
         made = [(name, f"{port.name}: {port_comment(port, self.mesh)}") for name, port in results]
         body += map(Line, one_a_line("return [", made, "]") if made else ["return []"])
         self._functions.append([Line(f"def {name}(inputs):"), *indent(body)])
@@ -160,7 +160,7 @@ class Module(ModuleScope):
 def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()) -> Graph:
     """Return a graph that computes the same in the ops that are written."""
     if codegen.channels_last:
-        graph = lay_out_images(graph)
+        graph = lay_out_images(graph, restores=codegen.lays_back)
     found = gather_updates(flatten_batch_dims(fuse(graph)))
     if codegen.compiled:
         return found
