@@ -92,8 +92,10 @@ def test_identities_change_nothing() -> None:
             assert function(more) == function(values)
         more = np.append(values, np.asarray(identity_of("min", dtype), dtype.numpy))
         assert np.min(more) == np.min(values)
-    assert identity_of("any", DType.bool_) is False
-    assert identity_of("all", DType.bool_) is True
+    for reduction, identity in (("sum", False), ("max", False), ("min", True), ("prod", True)):
+        assert identity_of(reduction, DType.bool_) is identity
+    assert np.isnan(identity_of("top", F32))  # comes last
+    assert identity_of("top", I32) == np.iinfo(np.int32).min
 
 
 # ------------------------------------------------------------------ whole plans

@@ -42,12 +42,15 @@ class Rule:
         operands: for each operand, for each dimension, its factors, major first.
         results: the same for the results.
         reductions: what a factor missing from a result does to it: `sum` (default), `max`, `min`.
+            Of a special factor also what its padding leaves as it is: `prod`, or `top`, the largest
+            in order.
         whole: factors that may not be split.
         expandable: those of them that may be split in the op's expansion.
         ignored: operands whose layout does not matter; their dimensions have no factors.
         linear: groups of operand indices in which the op is jointly linear.
         even: factors that may only be cut into equal parts, because padding would show in a result.
-        special: factors whose parts the op exchanges itself; it sees zeros in their padding.
+        special: factors whose parts the op exchanges itself; in their padding it sees what
+            `reductions` leaves as it is, by default zeros.
         completed: those of them over which it completes the results that lack them; others leave
             these partial.
         proposes: for a whole factor, those to split in its place where values come split along it;

@@ -46,6 +46,7 @@ from mithril.ops.recurrent import *
 from mithril.ops.reduce import *
 from mithril.ops.ring import *
 from mithril.ops.rounding import *
+from mithril.ops.running import *
 from mithril.ops.shape import *
 from mithril.ops.slicing import *
 from mithril.ops.ulysses import *

@@ -1,4 +1,4 @@
-"""Ops along one dimension that is whole: products, running sums, order, and picking by position."""
+"""Ops along one dimension: order, and picking by position."""
 
 from __future__ import annotations
 
@@ -9,39 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mithril.errors import ShapeError
-from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
-from mithril.ir.operand import apply_one
+from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
+from mithril.ir.operand import apply, apply_one
 from mithril.ir.rule import FactorDims, Rule
-from mithril.ops.choice import equal, logical_and, where
 from mithril.ops.elementwise import take_cotangent
 from mithril.ops.index import check_ids
-from mithril.ops.reduce import Reduction, sum, total_dtype
 from mithril.ops.shape import Movement, normalize_axis
+from mithril.ops.split_axis import gather_rows
 from mithril.types import DType, TensorType
-
-
-@register
-@dataclass(frozen=True)
-class Prod(Reduction):
-    """The product over some dimensions, which are whole."""
-
-    name: ClassVar[str] = "prod"
-
-    def result_dtype(self, dtype: DType) -> DType:
-        return total_dtype(dtype)
-
-    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        x: Any = inputs[0]
-        if not x.dtype.is_float:
-            return [None]
-        # The product of the others: that of all by x, except where x is the only zero.
-        is_zero = equal(x, 0.0)
-        safe = where(is_zero, 1.0, x)
-        rest = self.spread(apply_one(replace(self), safe), x.shape)
-        zeros = self.spread(sum(is_zero, self.axes, keepdims=self.keepdims), x.shape)
-        only = where(logical_and(equal(zeros, 1), is_zero), rest, 0.0)
-        others = where(equal(zeros, 0), rest / safe, only)
-        return [self.spread(take_cotangent(cotangents), x.shape) * others]
 
 
 @dataclass(frozen=True)
@@ -61,64 +36,6 @@ class AlongAxis(Op):
         size = inputs[0].shape[self.axis]
         steps = max(1, math.ceil(math.log2(size))) if size > 1 else 1
         return Cost(steps * inputs[0].size, sum_bytes(inputs, outputs))
-
-
-@register
-@dataclass(frozen=True)
-class Cumsum(AlongAxis):
-    """The sum of all elements up to each one; from the end with `reverse`."""
-
-    name: ClassVar[str] = "cumsum"
-    reverse: bool = False
-
-    def infer(self, inputs: Types) -> Types:
-        (x,) = AlongAxis.infer(self, inputs)
-        return [TensorType(x.shape, total_dtype(x.dtype))]
-
-    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        if not inputs[0].dtype.is_float:
-            return [None]
-        return [apply_one(Cumsum(self.axis, not self.reverse), take_cotangent(cotangents))]
-
-    def rule(self, inputs: Types, outputs: Types) -> Rule:
-        linear = () if inputs[0].dtype == DType.bool_ else ((0,),)
-        return replace(AlongAxis.rule(self, inputs, outputs), linear=linear)
-
-    def cost(self, inputs: Types, outputs: Types) -> Cost:
-        return Cost(inputs[0].size, sum_bytes(inputs, outputs))
-
-
-@register
-@dataclass(frozen=True)
-class Cumprod(AlongAxis):
-    """The product of all elements up to each one; from the end with `reverse`."""
-
-    name: ClassVar[str] = "cumprod"
-    reverse: bool = False
-
-    def infer(self, inputs: Types) -> Types:
-        (x,) = AlongAxis.infer(self, inputs)
-        return [TensorType(x.shape, total_dtype(x.dtype))]
-
-    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        """Sum what each element is a factor of, without it: the products divided by it.
-
-        Behind the first zero all products are zero. Of the zero itself they are not, without it.
-        """
-        x: Any = inputs[0]
-        if not x.dtype.is_float:
-            return [None]
-        g = take_cotangent(cotangents)
-        is_zero = equal(x, 0.0)
-        count = apply_one(Cumsum(self.axis, self.reverse), is_zero)
-        is_first = logical_and(is_zero, equal(count, 1))
-        back = Cumsum(self.axis, not self.reverse)
-        others = apply_one(self, where(is_first, 1.0, x))
-        before = apply_one(back, g * outputs[0]) / where(is_zero, 1.0, x)
-        return [where(is_first, apply_one(back, g * others), before)]
-
-    def cost(self, inputs: Types, outputs: Types) -> Cost:
-        return Cost(inputs[0].size, sum_bytes(inputs, outputs))
 
 
 @register
@@ -158,7 +75,8 @@ class Argsort(AlongAxis):
 class TopK(AlongAxis):
     """The k largest elements of every row, the largest first, and their int32 positions.
 
-    Of equal elements the first one comes first.
+    Of equal elements the first one comes first. Devices that share the dimension choose from the k
+    largest elements of each part.
     """
 
     name: ClassVar[str] = "top_k"
@@ -180,6 +98,29 @@ class TopK(AlongAxis):
             return [None]
         size = inputs[0].shape[self.axis]
         return [apply_one(ScatterAlong(self.axis, size), outputs[1], cotangents[0])]
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        rule, along = AlongAxis.rule(self, inputs, outputs), frozenset({f"d{self.axis}"})
+        if self.k == inputs[0].shape[self.axis]:
+            return rule  # all of it in order
+        kinds = dict.fromkeys(along, "top")
+        return replace(
+            rule, reductions=kinds, whole=rule.whole - along, special=along, completed=along
+        )
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        x: Any = inputs[0]
+        group, offset = shard.group(f"d{self.axis}"), shard.offset(f"d{self.axis}")
+        if group is None or offset is None:
+            return shard.apply(self, x)
+        if self.k >= x.shape[self.axis]:  # no part has more
+            return shard.apply(self, gather_rows(x, self.axis, group, "all elements"))
+        best, at = apply(self, x)
+        counts = [min(self.k, size) for size in group.parts]
+        largest = gather_rows(best, self.axis, group, "the largest of each part", counts)
+        positions = gather_rows(at + offset, self.axis, group, "where they are", counts)
+        values, chosen = shard.apply(self, largest)
+        return [values, apply_one(TakeAlong(self.axis), positions, chosen)]
 
 
 @register
@@ -323,6 +264,5 @@ def sum_bytes(inputs: Types, outputs: Types) -> int:
 
 
 __all__ = [
-    "AlongAxis", "Argsort", "Cumprod", "Cumsum", "Flip", "Prod", "ScatterAlong", "Sort",
-    "TakeAlong", "TopK",
+    "AlongAxis", "Argsort", "Flip", "ScatterAlong", "Sort", "TakeAlong", "TopK",
 ]  # fmt: skip

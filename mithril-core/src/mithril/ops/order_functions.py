@@ -1,13 +1,14 @@
-"""Functions that apply the ops of `order` to operands."""
+"""Functions that apply the ops of `order` and `running` to operands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from mithril.ir.operand import AnyOperand, apply, apply_one
-from mithril.ops.order import Argsort, Cumprod, Cumsum, Flip, Prod, Sort, TakeAlong, TopK
+from mithril.ops.order import Argsort, Flip, Sort, TakeAlong, TopK
 from mithril.ops.reading import read_flag, read_integer
 from mithril.ops.reduce import Axes, read_axes
+from mithril.ops.running import Cumprod, Cumsum, Prod
 from mithril.ops.shape import normalize_axis
 
 

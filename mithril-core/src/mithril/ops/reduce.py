@@ -1,15 +1,15 @@
-"""Reductions: sum, max, min, any, all, argmax, argmin, and mean.
+"""Reductions: sum, max, min, any, all, and mean.
 
-A reduced dimension that is split leaves partial results: sums are added up, maxima compared; that
-of any, all, argmax and argmin is whole. `mean` is a sum times one over the global count, so that it
-needs nothing of its own on a shard.
+A reduced dimension that is split leaves partial results: sums are added up, maxima compared. A sum
+of truth values is whether one is true, which is `any`; `all` is made of it there. `mean` is a sum
+times one over the global count, so that it needs nothing of its own on a shard.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mithril.errors import ShapeError
@@ -17,7 +17,7 @@ from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ir.rule import FactorDims, Rule
 from mithril.ops.arithmetic import multiply
-from mithril.ops.choice import equal, not_equal
+from mithril.ops.choice import equal, logical_not, not_equal
 from mithril.ops.elementwise import cast, wide_float
 from mithril.ops.reading import read_flag
 from mithril.ops.shape import broadcast_to, normalize_axis, reshape
@@ -89,7 +89,7 @@ class Extremum(Reduction):
 
     def infer(self, inputs: Types) -> Types:
         results = super().infer(inputs)
-        _require_elements(self.name, inputs[0], self.axes)
+        require_elements(self.name, inputs[0], self.axes)
         return results
 
     def result_dtype(self, dtype: DType) -> DType:
@@ -127,7 +127,7 @@ class Min(Extremum):
 
 @dataclass(frozen=True)
 class Quantifier(Reduction):
-    """A reduction of booleans; the reduced dimensions are whole and no gradient flows."""
+    """A reduction of booleans; no gradient flows."""
 
     def result_dtype(self, dtype: DType) -> DType:
         if dtype != DType.bool_:
@@ -141,56 +141,28 @@ class Quantifier(Reduction):
 @register
 @dataclass(frozen=True)
 class AnyTrue(Quantifier):
-    """Whether any element over some dimensions is true."""
+    """Whether any element over some dimensions is true: the sum of truth values."""
 
     name: ClassVar[str] = "any"
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _reduction_rule(inputs[0], self.axes, self.keepdims, "sum")
 
 
 @register
 @dataclass(frozen=True)
 class AllTrue(Quantifier):
-    """Whether all elements over some dimensions are true."""
+    """Whether all elements over some dimensions are true; where one is split, none is false."""
 
     name: ClassVar[str] = "all"
 
-
-@dataclass(frozen=True)
-class ArgExtremum(Op):
-    """The int32 index of the first extreme element along a dimension, which is whole."""
-
-    axis: int
-
-    def infer(self, inputs: Types) -> Types:
-        x = inputs[0]
-        normalize_axis(self.axis, x.rank, self.name)
-        _require_elements(self.name, x, (self.axis,))
-        kept = (size for i, size in enumerate(x.shape) if i != self.axis)
-        return [TensorType(tuple(kept), DType.int32)]
-
-    def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        return [None]
-
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _reduction_rule(inputs[0], (self.axis,), False, "whole")
+        rule = super().rule(inputs, outputs)
+        return replace(rule, expandable=rule.whole)
 
-    def cost(self, inputs: Types, outputs: Types) -> Cost:
-        return Cost(inputs[0].size, inputs[0].nbytes + outputs[0].nbytes)
-
-
-@register
-@dataclass(frozen=True)
-class Argmax(ArgExtremum):
-    """The index of the first NaN along a whole dimension, else of the first largest element."""
-
-    name: ClassVar[str] = "argmax"
-
-
-@register
-@dataclass(frozen=True)
-class Argmin(ArgExtremum):
-    """The index of the first NaN along a whole dimension, else of the first smallest element."""
-
-    name: ClassVar[str] = "argmin"
+    def expand(self, inputs: Tensors) -> Tensors:
+        found = apply_one(AnyTrue(self.axes, self.keepdims), logical_not(inputs[0]))
+        return [logical_not(found)]
 
 
 # ------------------------------------------------------------------ functions over operands
@@ -325,7 +297,7 @@ def mean(x: AnyOperand, axis: Axes = None, *, keepdims: bool = False) -> AnyOper
     array([2., 5.], dtype=float32)
     """
     axes, keepdims = read_axes(axis, x.ndim, "mean"), read_flag(keepdims, "mean's keepdims")
-    _require_elements("mean", x.type, axes)
+    require_elements("mean", x.type, axes)
     count = math.prod(x.shape[i] for i in axes)
     # A sum of 16-bit floats may be out of their range where its mean is not.
     wide = accumulator(x.dtype) if x.dtype.is_float else wide_float(x)
@@ -373,7 +345,7 @@ def read_axes(axis: Axes, rank: int, what: str) -> tuple[int, ...]:
     return axes
 
 
-def _require_elements(what: str, x: TensorType, axes: Sequence[int]) -> None:
+def require_elements(what: str, x: TensorType, axes: Sequence[int]) -> None:
     if 0 in [x.shape[i] for i in axes]:
         raise ShapeError(
             f"cannot take the {what} of {x} over dimensions {tuple(axes)}; there are no elements"
@@ -400,6 +372,6 @@ def _reduction_rule(
 
 
 __all__ = [
-    "AllTrue", "AnyTrue", "ArgExtremum", "Argmax", "Argmin", "Extremum", "Max", "Min", "Quantifier",
-    "Reduction", "Sum", "accumulator", "all", "any", "max", "mean", "min", "sum",
+    "AllTrue", "AnyTrue", "Extremum", "Max", "Min", "Quantifier", "Reduction", "Sum", "accumulator",
+    "all", "any", "max", "mean", "min", "sum",
 ]  # fmt: skip

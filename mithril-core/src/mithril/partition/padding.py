@@ -80,15 +80,18 @@ def mask(x: Tensor, dimension: int, count: Tensor, fill: Scalar) -> Tensor:
 
 
 def identity_of(reduction: str, dtype: DType) -> Scalar:
-    """Return the element that changes nothing: what padding must hold in a reduction."""
-    if reduction in ("sum", "any"):
-        return False if dtype == DType.bool_ else 0
-    if reduction in ("prod", "all"):
-        return True if dtype == DType.bool_ else 1
+    """Return the element that changes nothing: what padding must hold in a reduction.
+
+    That of `top`, the largest elements in order, is what comes last: NaN, if there is one.
+    """
+    if dtype == DType.bool_:
+        return reduction in ("prod", "min")
+    if reduction in ("sum", "prod"):
+        return int(reduction == "prod")
     if dtype.is_float:
-        return -np.inf if reduction == "max" else np.inf
+        return {"max": -np.inf, "min": np.inf, "top": np.nan}[reduction]
     limits = np.iinfo(str(dtype))
-    return int(limits.min if reduction == "max" else limits.max)
+    return int(limits.max if reduction == "min" else limits.min)
 
 
 def _nest(size: int, counts: Sequence[int]) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mithril.ir import Node, Phase, Rule, Value
 from mithril.ir.rule import FactorDims
-from mithril.mesh import Mesh
+from mithril.mesh import MICRO, Mesh
 from mithril.sharding.regions import Link
 
 Touching = dict[Value, list[tuple[Node, int, bool]]]
@@ -40,6 +40,7 @@ class Closure:
         self.expandable: set[Node] = set()
         self.cut = 0
         self._size = mesh.sizes[axis]
+        self._is_time = axis == MICRO
         self._others = [other.size for other in mesh.axes if other.name != axis]
         self._rules = rules
         self._touching = touching
@@ -79,7 +80,7 @@ class Closure:
             self.expandable.add(node)
         if factor in rule.proposes:
             yield from self._propose_instead(node, rule, factor)
-        if factor in found or factor in rule.whole:  # found before, or this op needs all of it
+        if factor in found or self._needs_all(rule, factor):
             return
         major = self._blocking_major(rule, factor)
         if not self._divides(rule, factor, is_free=major is None):
@@ -96,6 +97,14 @@ class Closure:
                 for dimension, dim in enumerate(dims):
                     if factor in dim:
                         yield value, dimension
+
+    def _needs_all(self, rule: Rule, factor: str) -> bool:
+        """Whether an op needs all of a factor: of micro-batches also where devices would exchange.
+
+        What a result in parts takes of later ones is not there when these parts are made.
+        """
+        is_exchanged = factor in rule.special and factor not in rule.completed
+        return factor in rule.whole or (self._is_time and is_exchanged)
 
     def _propose_instead(self, node: Node, rule: Rule, asked: str) -> Iterator[tuple[Value, int]]:
         """Add the factors that may be split in place of one; results go on split along that one.

@@ -10,6 +10,7 @@ from mithril.ir.constant import Constant
 from mithril.ir.repeat import Repeat
 from mithril.ir.start import Start, Wait
 from mithril.ops.all_gather_attention import AllGatherAttention, AllGatherAttentionGradient
+from mithril.ops.arg_reduce import ArgExtremum, Argmax, Argmin
 from mithril.ops.arithmetic import Add, Divide, Maximum, Minimum, Multiply, Negate, Power, Subtract
 from mithril.ops.attention import UNSEEN, Attention, AttentionGradient
 from mithril.ops.batch_norm import (
@@ -113,10 +114,7 @@ from mithril.ops.numbers import (
 from mithril.ops.optimizer import AdamWStep
 from mithril.ops.order import (
     Argsort,
-    Cumprod,
-    Cumsum,
     Flip,
-    Prod,
     ScatterAlong,
     Sort,
     TakeAlong,
@@ -137,9 +135,6 @@ from mithril.ops.recurrent import Lstm, LstmGradient
 from mithril.ops.reduce import (
     AllTrue,
     AnyTrue,
-    ArgExtremum,
-    Argmax,
-    Argmin,
     Max,
     Min,
     Reduction,
@@ -147,6 +142,7 @@ from mithril.ops.reduce import (
 )
 from mithril.ops.ring import RingAttention, RingAttentionGradient
 from mithril.ops.rope_scaling import speeds as rope_speeds
+from mithril.ops.running import Cumprod, Cumsum, Prod
 from mithril.ops.shape import Broadcast, Concatenate, Movement, Reshape, Transpose
 from mithril.ops.slicing import Pad, Slice
 from mithril.ops.ulysses import UlyssesAttention, UlyssesAttentionGradient

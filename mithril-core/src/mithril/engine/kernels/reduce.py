@@ -10,7 +10,7 @@ import numpy as np
 
 from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
-from mithril.ops import order
+from mithril.ops import arg_reduce, running
 from mithril.ops import reduce as ops
 from mithril.types import TensorType
 
@@ -58,15 +58,15 @@ def find_ends(axes: tuple[int, ...], x: TensorType) -> bool | None:
     return True if axes == tuple(range(len(axes))) else None
 
 
-@kernel(ops.Argmax, ops.Argmin)
-def arg_extremum(op: ops.ArgExtremum, types: Types, xp: ModuleType) -> Run:
+@kernel(arg_reduce.Argmax, arg_reduce.Argmin)
+def arg_extremum(op: arg_reduce.ArgExtremum, types: Types, xp: ModuleType) -> Run:
     """The index of the first extreme element."""
     find, axis = getattr(xp, op.name), op.axis
     return lambda x: xp.asarray(find(x, axis=axis), dtype=np.int32)
 
 
-@kernel(order.Prod)
-def prod(op: order.Prod, types: Types, xp: ModuleType) -> Run:
+@kernel(running.Prod)
+def prod(op: running.Prod, types: Types, xp: ModuleType) -> Run:
     """A product; of 16-bit floats in float32."""
     (result,) = op.infer(types)
     dtype, wide = result.dtype.numpy, accumulator(result.dtype)
@@ -76,8 +76,8 @@ def prod(op: order.Prod, types: Types, xp: ModuleType) -> Run:
     )
 
 
-@kernel(order.Cumsum, order.Cumprod)
-def cumulative(op: order.Cumsum | order.Cumprod, types: Types, xp: ModuleType) -> Run:
+@kernel(running.Cumsum, running.Cumprod)
+def cumulative(op: running.Cumsum | running.Cumprod, types: Types, xp: ModuleType) -> Run:
     """A running sum or product; of 16-bit floats in float32."""
     accumulate = getattr(xp, op.name)
     (result,) = op.infer(types)
