@@ -9,8 +9,6 @@ import mithril.numpy as mnp
 import numpy as np
 import pytest
 from mithril import P
-from mithril.models.layers.repeat import SEED_STEP as LOOP_SEED_STEP
-from mithril.runtime.training.optimizer import SEED_STEP
 
 from tests.training.test_step import (
     BATCH,
@@ -153,13 +151,6 @@ def test_a_state_that_lies_otherwise_is_brought_to_its_place(stage: int) -> None
         state, metrics = step(state, batch)
         losses.append(metrics["loss"].item())
     agree((losses, {name: x.numpy() for name, x in state.params.items()}))
-
-
-def test_seeds_of_steps_are_not_those_of_loops() -> None:
-    """Else a layer of a Repeat would draw in a step what another one drew in the step before."""
-    near = range(-64, 65)
-    loops = {i * LOOP_SEED_STEP % 2**32 for i in near if i}
-    assert loops.isdisjoint({i * SEED_STEP % 2**32 for i in near if i})
 
 
 def test_shardings_of_inputs_are_said_once() -> None:

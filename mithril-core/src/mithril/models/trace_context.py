@@ -6,6 +6,7 @@ held in a context variable, so a layer is written as if it were an ordinary func
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -257,6 +258,21 @@ def layer_path() -> str:
         GraphError: no layer is being traced.
     """
     return current("layer_path").path
+
+
+def layer_salt(part: str = "") -> int:
+    """Return what tells apart the draws of the layer being traced from those of all others.
+
+    It is the same from run to run, unlike `hash()`.
+
+    Args:
+        part: tells apart draws of one layer.
+
+    Raises:
+        GraphError: no layer is being traced.
+    """
+    path = current("layer_salt").path
+    return zlib.crc32((f"{path}.{part}" if part else path).encode()) >> 1
 
 
 @contextmanager

@@ -22,6 +22,9 @@ from mithril.types import DType, Shape, TensorType
 
 _OTHER = 0x5BD1E995
 """Turns a salt into one for a second draw."""
+_STEP = 0x85EBCA6B
+"""Distance of the seeds of two steps: odd, so that all seeds come, and no small number, so that
+runs with the seeds 0 and 1 have no steps in common."""
 
 
 @register
@@ -96,6 +99,48 @@ def random_bits(seed: Any, shape: Shape, salt: int = 0, *, width: int = 32) -> A
     if not 1 <= width <= 32:
         raise OptionError(f"random bits have width {width}; give a number from 1 to 32")
     return apply_one(RandomBits(tuple(shape), tuple(shape), salt, width), seed)
+
+
+def split_seed(seed: Any, count: int, salt: int = 0) -> Any:
+    """Return seeds for computations that shall draw independently of each other.
+
+    They are words of a cipher, so that seeds which are split again, as in nested loops, have
+    nothing in common either; multiples of a number, added to a seed, would meet.
+
+    Args:
+        seed: a uint32 scalar.
+        count: number of seeds.
+        salt: tells apart what splits the same seed.
+
+    Returns:
+        uint32, [count].
+
+    Raises:
+        ShapeError: the seed is no uint32 scalar.
+
+    >>> seed = backend.array(7, dtype="uint32")
+    >>> split_seed(seed, 2).numpy()
+    array([3901892970,  984047233], dtype=uint32)
+    """
+    return random_bits(seed, (count,), salt)
+
+
+def advance_seed(seed: Any) -> Any:
+    """Return the seed of the next step.
+
+    All 2**32 seeds come before one comes again, which repeated draws of `split_seed` would not
+    give: they run into a cycle after some ten thousand steps.
+
+    Args:
+        seed: a uint32 scalar.
+
+    Returns:
+        Another uint32 scalar.
+
+    >>> advance_seed(backend.array(7, dtype="uint32")).item()
+    2246822514
+    """
+    return seed + _STEP
 
 
 def uniform(seed: Any, shape: Shape, salt: int = 0) -> Any:
@@ -232,4 +277,14 @@ def dropout(x: Any, seed: Any, rate: float, salt: int = 0) -> Any:
     return where(kept, x * (1.0 / (1.0 - rate)), 0.0)
 
 
-__all__ = ["RandomBits", "bernoulli", "dropout", "normal", "randint", "random_bits", "uniform"]
+__all__ = [
+    "RandomBits",
+    "advance_seed",
+    "bernoulli",
+    "dropout",
+    "normal",
+    "randint",
+    "random_bits",
+    "split_seed",
+    "uniform",
+]

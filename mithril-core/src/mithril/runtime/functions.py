@@ -23,6 +23,7 @@ from mithril.runtime.patterns import read_patterns
 
 NOT_EAGER: dict[str, str] = {
     "accumulator": "about dtypes, not arrays",
+    "advance_seed": "of the seed of a model",
     "after": "orders the nodes of a plan",
     "bernoulli": "draws from the seed of a model; backends have rand",
     "apply_constraint": "backends have reshard",
@@ -37,6 +38,7 @@ NOT_EAGER: dict[str, str] = {
     "random_bits": "draws from the seed of a model; backends have randint",
     "repeat": "a loop of a plan",
     "scatter_add": "the gradient of take",
+    "split_seed": "of the seed of a model",
     "trace_body": "makes the body of a loop",
     "uniform": "draws from the seed of a model; backends have rand",
     "window_sizes": "about the windows of a pooling",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from functools import partial
 
@@ -11,7 +10,7 @@ from mithril.ir import Tensor
 from mithril.models.definition import FINITE, FRACTION, POSITIVE_NUMBER, Check
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
-from mithril.models.trace_context import is_inference, layer_path, seed
+from mithril.models.trace_context import is_inference, layer_salt, seed
 from mithril.ops import (
     dropout,
     elu,
@@ -312,8 +311,7 @@ def Dropout(input: Tensor, *, rate: float = 0.5) -> Tensor:  # noqa: N802
     require_features(input)
     if is_inference() or rate == 0:
         return input
-    salt = zlib.crc32(layer_path().encode()) >> 1  # stable from run to run, unlike hash()
-    masked: Tensor = dropout(input, seed(), rate, salt)
+    masked: Tensor = dropout(input, seed(), rate, layer_salt())
     return masked
 
 

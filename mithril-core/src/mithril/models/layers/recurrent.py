@@ -8,7 +8,6 @@ slice of the first dimension.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,14 @@ from mithril.models.definition import FRACTION, POSITIVE
 from mithril.models.initializers import fan_in_uniform
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features, require_rank
-from mithril.models.trace_context import is_inference, layer_path, parameter, section, seed
+from mithril.models.trace_context import (
+    is_inference,
+    layer_path,
+    layer_salt,
+    parameter,
+    section,
+    seed,
+)
 from mithril.ops import (
     broadcast_to,
     cast,
@@ -269,8 +275,7 @@ def _run(
             last.append(ends)
         x = made[0] if len(made) == 1 else concatenate(made, -1)
         if options.dropout and number + 1 < options.num_layers and not is_inference():
-            salt = zlib.crc32(f"{layer_path()}.layer_{number}".encode()) >> 1
-            x = dropout(x, seed(), options.dropout, salt)
+            x = dropout(x, seed(), options.dropout, layer_salt(f"layer_{number}"))
     return x.transpose(1, 0, 2), [stack(ends) for ends in zip(*last, strict=True)]
 
 

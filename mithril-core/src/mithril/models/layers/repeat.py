@@ -29,12 +29,16 @@ from mithril.models.trace import (
     resting,
     trace_inside,
 )
-from mithril.models.trace_context import LayerScope, Trace, current, parameter, seed
-from mithril.ops import cast, iota
-from mithril.types import DType
+from mithril.models.trace_context import (
+    LayerScope,
+    Trace,
+    current,
+    layer_salt,
+    parameter,
+    seed,
+)
+from mithril.ops import split_seed
 
-SEED_STEP = 0x9E3779B9
-"""Distance of the seeds of two iterations: 2**32 over the golden ratio, so that none come close."""
 _CARRY = Check(
     'a mapping from inputs of the block to outputs, such as {"x": "y"}, or None',
     lambda value: value is None or (isinstance(value, Mapping) and _are_names(value.items())),
@@ -169,8 +173,7 @@ def _repeat(
         stacks.append(parameter(name, shape, found.initializer, found.tensor.dtype, stacked=levels))
         slices.append(found.tensor.value)
     if run.seed is not None:
-        steps = cast(iota(next(iter(given.values())), (count,), 0), DType.uint32) * SEED_STEP
-        stacks.append(steps + seed())
+        stacks.append(split_seed(seed(), count, layer_salt()))
         slices.append(run.seed.value)
     body = _order_body(run.builder, ports, inside, outputs, slices)
     loop = Loop(body, count, len(ports.carried), len(slices))

@@ -8,14 +8,13 @@ the second ones, and so on, as in GShard (Lepikhin et al., 2020). Results do not
 from __future__ import annotations
 
 import math
-import zlib
 from builtins import min as least
 from dataclasses import dataclass
 
 from mithril.errors import ShapeError
 from mithril.ir import Tensor
 from mithril.ir.operand import apply_one
-from mithril.models.trace_context import is_inference, layer_path, seed
+from mithril.models.trace_context import is_inference, layer_path, layer_salt, seed
 from mithril.ops import (
     ScatterAlong,
     argsort,
@@ -128,8 +127,7 @@ def route(tokens: Tensor, weight: Tensor, choices: int, jitter: float) -> Routed
     wide = accumulator(tokens.dtype)
     seen: Tensor = cast(tokens, wide)
     if jitter and not is_inference():
-        salt = zlib.crc32(layer_path().encode()) >> 1  # stable from run to run, unlike hash()
-        noise: Tensor = uniform(seed(), tokens.shape, salt)
+        noise: Tensor = uniform(seed(), tokens.shape, layer_salt())
         seen = seen * (cast(noise, wide) * (2.0 * jitter) + (1.0 - jitter))
     logits: Tensor = einsum("gnd,ed->gne", seen, cast(weight, wide))
     held: Tensor = stop_gradient(logits)

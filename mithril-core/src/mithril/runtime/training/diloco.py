@@ -7,17 +7,17 @@ first dimension over the axis. The outer step is a function of its own.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from mithril import ops
 from mithril.cost import PlanMemory
 from mithril.errors import OptionError, PlanError
 from mithril.keywords import checked_keywords
-from mithril.mesh import PartitionSpec, Sharding
+from mithril.mesh import PartitionSpec
 from mithril.models.trace_context import SEED
+from mithril.ops import split_seed
 from mithril.optim.diloco import Diloco
 from mithril.plan import Plan
 from mithril.runtime.array import Array
@@ -28,10 +28,9 @@ from mithril.runtime.training.state import MeanMetrics, Metrics, TrainState
 from mithril.runtime.training.step import TrainStep
 from mithril.runtime.training.step_count import StepCounter
 from mithril.trees import flatten, rebuild
-from mithril.types import TensorType
 
-SEED_PART = 0x9E3779B9
-"""Distance of the seeds of two parts."""
+PART = zlib.crc32(b"part that trains by itself")
+"""Salt of the seeds of parts."""
 
 
 class DilocoState(NamedTuple):
@@ -214,11 +213,12 @@ class DilocoStep:
         """Return a seed for each part, where random numbers are drawn at all."""
         if SEED not in self._local.shardings:
             return seed
-        seeds = int(seed.item()) + SEED_PART * np.arange(self._count, dtype=np.uint64)
-        values = (seeds % 2**32).astype(np.uint32)
-        lies = Sharding.of(self.backend.mesh, PartitionSpec(self._rule.axis), 1)
-        type = TensorType((self._count,), seed.type.dtype)
-        return self.backend.place(type, lies, lambda box: values[box])
+
+        def split(seed: Any) -> Any:
+            return constrain(split_seed(seed, self._count, PART), PartitionSpec(self._rule.axis))
+
+        made: Array = jit(split, backend=self.backend)(seed)
+        return made
 
 
 __all__ = ["DilocoState", "DilocoStep"]

@@ -15,7 +15,7 @@ from mithril.errors import GraphError, OptionError, ShapeError, kind_of
 from mithril.ir import Graph, Node, Tensor, Value
 from mithril.ir.running import tracing
 from mithril.models.trace_context import SEED
-from mithril.ops import cast, isfinite
+from mithril.ops import advance_seed, cast, isfinite
 from mithril.optim import global_norm, match_parameters
 from mithril.plan.names import GRADIENT, gradient_of, next_of
 from mithril.runtime.array import ArrayBackend
@@ -28,9 +28,6 @@ from mithril.types import DType, TensorType
 OPTIMIZER = "optimizer"
 STEP, LEARNING_RATE, GRADIENT_NORM = "train.step", "learning_rate", "gradient_norm"
 METRIC = "metric."
-SEED_STEP = 0x85EBCA6B
-"""Distance of the seeds of two steps; not that of two iterations of a loop (`Repeat`), or the
-second layer would draw in a step what the first one draws in the next."""
 
 Types = Mapping[str, TensorType]
 
@@ -163,8 +160,7 @@ def trace_update(
             made |= {n: choose(is_finite, made[n], x) for n, x in before.items()}
             made |= loss_scale.advance(scaling, is_finite)
         if uses_seed:
-            seed = builder.input(TensorType((), DType.uint32), SEED)
-            made[SEED] = seed + SEED_STEP
+            made[SEED] = advance_seed(builder.input(TensorType((), DType.uint32), SEED))
         outputs = {next_of(n): x for n, x in made.items()}
         outputs |= _make_metrics(metrics, norm, after)
     graph = builder.build(outputs)
