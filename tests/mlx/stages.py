@@ -22,6 +22,7 @@ from mithril.types import DType
 from mithril_mlx.lazy import LazyExecutable
 
 from tests.mlx.spmd import issued
+from tests.offload.models import train_uneven_stages
 from tests.pipeline.graphs import entering, graphs
 from tests.pipeline.models import (
     block,
@@ -44,6 +45,9 @@ def main(meshes: list[str]) -> None:
             check_pipeline(mesh, schedule)
         if not number:
             check_training(mesh)
+        if mesh.sizes == {"data": 2, "pipeline": 2}:
+            found, on = train_uneven_stages(ml.MLXBackend(mesh)), ml.NumpyBackend(mesh)
+            np.testing.assert_allclose(found, train_uneven_stages(on), rtol=1e-4)
         check_loops_and_dropout(mesh)
         sys.stdout.write(f"checked {mesh}\n")  # in one piece: others write, too
     check_arrays(mesh.size)

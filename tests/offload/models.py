@@ -52,6 +52,28 @@ def add_loss(model: ml.Model) -> ml.Model:
     return model
 
 
+def train_uneven_stages(backend: ml.Backend) -> list[float]:
+    """Return losses of two stages whose optimiser's state waits on the host, cut unevenly."""
+    model = ml.Model()
+    model |= ml.Linear(7, name="one", bias=False)(input="x", output="h")
+    model |= ml.Linear(3, name="two", bias=False)(input="h", output="y")
+    model |= ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+    for name, stage in {"one": 0, "two": 1, "end": 1}.items():
+        model.stage(name, stage)
+    shapes = {n: ml.TensorSpec((8, k), sharding=ml.P("data")) for n, k in (("x", 5), ("t", 3))}
+    step = ml.train_step(
+        model, backend, ml.optim.sgd(0.1, momentum=0.9), shapes=shapes, zero=1,
+        pipeline=ml.PipelineOptions(microbatch_size=2), offload_optimizer=True,
+    )  # fmt: skip
+    rng, losses = np.random.default_rng(0), []
+    state = step.init(seed=0)
+    for _ in range(3):
+        samples = {n: rng.standard_normal(x.shape).astype(np.float32) for n, x in shapes.items()}
+        state, metrics = step(state, samples)
+        losses.append(metrics.numbers()["loss"])
+    return losses
+
+
 MODELS = {"layers": layers, "deep": lambda: layers(32), "loop": loop, "pipeline": pipeline}
 
 

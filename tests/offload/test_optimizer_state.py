@@ -19,7 +19,7 @@ from mithril.trees import flatten
 
 from tests.conformance.engines import BACKENDS, opened
 from tests.offload.limited_step import OFFLOADED, make_step
-from tests.offload.models import ROWS, WIDTH, batch, layers
+from tests.offload.models import ROWS, WIDTH, batch, layers, train_uneven_stages
 from tests.tolerances import TOLERANCE
 
 STATE = {"offload_optimizer": True}
@@ -102,6 +102,13 @@ def test_stages_keep_their_state_on_the_host() -> None:
     expected, found = (run(step)[1] for step in made)
     for a, b in zip(expected, found, strict=True):
         np.testing.assert_allclose(b, a, rtol=RTOL, atol=ATOL)
+
+
+@pytest.mark.parametrize("backend", KEPT)
+def test_states_of_stages_need_not_divide(backend: str) -> None:
+    axes = {"data": 2, "pipeline": 2}
+    expected = train_uneven_stages(opened("numpy", **axes))
+    np.testing.assert_allclose(train_uneven_stages(opened(backend, **axes)), expected, rtol=RTOL)
 
 
 # ------------------------------------------------------------------ more than the memory there is

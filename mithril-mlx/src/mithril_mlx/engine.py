@@ -239,7 +239,12 @@ class MLXEngine(Engine):
         return lambda shards: self._move(shards, transfer)
 
     def _move(self, shards: Shards, transfer: Transfer) -> Shards:
+        is_on_host = any(isinstance(x, np.ndarray) for x in shards)  # in the host arena
+        if is_on_host and self.communicator is None:
+            return move_shards(shards, transfer, np)  # and there it stays
         with mx.stream(self.device):
+            if is_on_host:
+                shards = [to_mlx(to_numpy(x)) for x in shards]
             if self.communicator is None:
                 made = move_shards(shards, transfer, mx)
             elif self.is_staged:
