@@ -235,8 +235,9 @@ class Writer:
             yield from self._hold(value)
 
     def _hold(self, value: Value) -> Iterator[str]:
-        """Write what counts the memory of a value on each device that has it."""
-        if self._marks is not None and self._marks.counts_memory:
+        """Write what counts the memory of a value on each device that has it itself."""
+        counts = self._marks is not None and self._marks.counts_memory
+        if self._marks is not None and counts and value not in self._on_host:
             axes = self._variables.axes[value]
             for at, name in self._variables.of(value):
                 where = dict(zip(axes, at, strict=True))
