@@ -37,7 +37,7 @@ from mithril.runtime.training.planner import StepPlanner, StepSource
 from mithril.runtime.training.state import Metrics, TrainState
 from mithril.runtime.training.state_form import StateForm, learn_form
 from mithril.runtime.training.step_count import Warmup
-from mithril.runtime.unplaced import settle
+from mithril.runtime.unplaced import HostArray, settle
 from mithril.sharding import Layout
 from mithril.types import TensorType, as_dtype
 
@@ -107,7 +107,8 @@ class TrainStep:
 
         Args:
             seed: decides the initial parameters and the random numbers of all steps.
-            params: parameters to begin with, by name; by default they are drawn.
+            params: parameters to begin with, by name, which are copied where steps change them; by
+                default they are drawn.
 
         Raises:
             GraphError: a parameter is missing, or unknown.
@@ -194,11 +195,7 @@ class TrainStep:
         initializers = bound.interface.source.traced.initializers
         wanted = self.compiled.parameters
         if given is not None:
-            arrays = self.compiled.convert_parameters(given)
-            for name, x in zip(wanted, arrays, strict=True):
-                _check_type("params", name, x, bound)
-            kept = [bound.ports[name].sharding for name in wanted]
-            return Parameters(zip(wanted, settle(arrays, kept), strict=True))
+            return self._own_parameters(given, bound)
         return Parameters(
             (
                 name,
@@ -209,6 +206,25 @@ class TrainStep:
             )
             for name in wanted
         )  # fmt: skip
+
+    def _own_parameters(self, given: Mapping[str, object], bound: Bound[StepSource]) -> Parameters:
+        """Return parameters that are given, as copies where steps will give them up.
+
+        Putting values of the host on devices makes copies already, but for numbers: one array may
+        stand for all that are equal.
+        """
+        wanted, given_up = self.compiled.parameters, bound.interface.source.kept
+        arrays = self.compiled.convert_parameters(given)
+        for name, x in zip(wanted, arrays, strict=True):
+            _check_type("params", name, x, bound)
+        copied = {
+            name
+            for name, x in zip(wanted, arrays, strict=True)
+            if name in given_up and not (isinstance(x, HostArray) and x.ndim)
+        }
+        settled = settle(arrays, [bound.ports[name].sharding for name in wanted])
+        found = zip(wanted, settled, strict=True)
+        return Parameters((name, _copy(x) if name in copied else x) for name, x in found)
 
     def _make_state(self, params: Parameters, bound: Bound[StepSource]) -> Any:
         """Return what the optimiser keeps at first, made where it lies."""
@@ -283,6 +299,11 @@ def _check_type(what: str, name: str, x: Array, bound: Bound[StepSource]) -> Non
         )
 
 
+def _copy(x: Array) -> Array:
+    """Return a copy; what lies in other processes alone has no memory here."""
+    return x if x.shards is None else deepcopy(x)
+
+
 def _separate(arrays: Sequence[Array]) -> list[Array]:
     """Return arrays no two of which are one in memory: each is given up for itself.
 
@@ -291,8 +312,8 @@ def _separate(arrays: Sequence[Array]) -> list[Array]:
     seen: set[int] = set()
     found = []
     for x in arrays:
-        is_shared = x.shards is not None and id(x.shards) in seen
-        found.append(deepcopy(x) if is_shared else x)
+        is_shared = id(x.shards) in seen
+        found.append(_copy(x) if is_shared else x)
         seen.add(id(x.shards))
     return found
 
