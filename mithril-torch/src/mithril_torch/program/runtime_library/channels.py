@@ -1,7 +1,8 @@
 """Normalisation of channels over a batch, and of groups of channels of each sample.
 
 Tensors are [batch, channels, *spatial], statistics of at least float32. PyTorch's kernels go on in
-the layout of x, channels last or not; on a CPU 16-bit floats are computed in float32.
+the layout of x, channels last or not; on a CPU 16-bit floats are computed in float32. Those of
+groups read gain and bias as if these lay in order.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def group_norm(
     """Return x normalised, and the mean and reciprocal deviation of each group of a sample."""
     wide = lay_out_channels(widen_channels(x)[0], is_channels_last(x))
     if gain is not None and bias is not None:
-        gain, bias = widen_channels(gain, bias)
+        gain, bias = (row.contiguous() for row in widen_channels(gain, bias))
     batch, channels = x.shape[:2]
     size = math.prod(x.shape[2:])
     y, mean, scale = torch.native_group_norm(
@@ -109,7 +110,7 @@ def group_norm_gradient(
     x, mean, scale, g = widen_channels(x, mean, scale, g)
     x, g = (lay_out_channels(t, is_last) for t in (x, g))
     if gain is not None:
-        (gain,) = widen_channels(gain)
+        gain = widen_channels(gain)[0].contiguous()
     batch, channels = x.shape[:2]
     size, has_gain = math.prod(x.shape[2:]), gain is not None
     found = aten.native_group_norm_backward(

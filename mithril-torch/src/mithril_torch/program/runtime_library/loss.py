@@ -38,7 +38,9 @@ def cross_entropy_gradient(
     ids = targets.long().unsqueeze(-1)
     known = ids.clamp(0, logits.shape[-1] - 1)
     given = g.to(scores.dtype).unsqueeze(-1).neg().masked_fill_(ids != known, math.nan)
-    slope = torch.zeros_like(scores).scatter_(-1, known, given)
+    # Both in order, whatever the strides of the logits: the kernel writes as if its result were.
+    slope = torch.zeros(scores.shape, dtype=scores.dtype, device=scores.device)
+    slope.scatter_(-1, known, given)
     # A CPU adds up a row before it writes it, so that the result may lie in the place of the slope.
     out = slope if slope.device.type == "cpu" else torch.empty_like(slope)
     aten._log_softmax_backward_data.out(slope, scores, -1, scores.dtype, out=out)
