@@ -92,6 +92,25 @@ class Group(Protocol):
         """
         ...
 
+    def reduce(
+        self,
+        x: Tensor,
+        reduction: str,
+        reason: str,
+        operands: Sequence[int] = (),
+        results: Sequence[int] = (),
+    ) -> Tensor:
+        """Return the reduction of the x of all devices.
+
+        Args:
+            x: what this device has.
+            reduction: `sum`, `max` or `min`.
+            reason: for `explain`: how it is needed.
+            operands: for `explain`: the operands of the op that x carries parts of.
+            results: the same for results.
+        """
+        ...
+
     def stretch(self, x: Tensor, dimension: int) -> Tensor:
         """Return x, whole along the factor, with the padding that its parts have."""
         ...
@@ -116,6 +135,10 @@ class Shard(Protocol):
 
     def offset(self, factor: str) -> Tensor | None:
         """Return where the local part of a factor starts, or None when it is not split."""
+        ...
+
+    def count(self, factor: str) -> Tensor | None:
+        """Return how much of the local part of a factor is no padding, or None when all is."""
         ...
 
     def group(self, factor: str) -> Group | None:

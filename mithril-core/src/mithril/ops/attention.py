@@ -2,8 +2,8 @@
 
 Layout is [batch, sequence, heads, head_dim]. There may be fewer heads of keys than of queries: each
 then serves a group of neighbouring query heads (Ainslie et al., "GQA", 2023). Batch, groups and the
-heads within a group may be split; the sequences are whole. `CONTEXTS` of `mithril.ops.context` has
-the same attention for sequences that are split.
+heads within a group may be split, and keys of which there are more than queries; other sequences
+are whole. `CONTEXTS` of `mithril.ops.context` has the same attention for such that are split.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from mithril.ops.index import iota
 from mithril.ops.linalg import einsum
 from mithril.ops.reduce import accumulator, max, sum
 from mithril.ops.shape import reshape, transpose
+from mithril.ops.split_keys import attend_split_keys, hide_keys
 from mithril.types import DType, TensorType
 
 UNSEEN = -1e28
@@ -62,6 +63,8 @@ class Attention(Op):
     name: ClassVar[str] = "attention"
     keys: ClassVar[str] = "t"
     """The factor of the sequence of keys in the rule; `s` is that of queries."""
+    merges_keys: ClassVar[bool] = True
+    """Whether more keys than queries may be split; see `mithril.ops.split_keys`."""
     causal: bool
     scale: float
 
@@ -118,6 +121,9 @@ class Attention(Op):
         heads = f"b s {query} d, b {self.keys} {key} d, b {self.keys} {key} e"
         text = f"{heads}{mask} -> b s {query} e, b {query} s"
         rule = Rule.parse(text, inputs, outputs, whole="stde", sizes=head_sizes(inputs))
+        if _merges(self, inputs):
+            keys = frozenset(self.keys)
+            rule = replace(rule, whole=rule.whole - keys, special=keys, completed=keys)
         # Causal attention aligns the ends of both sequences, so that the last queries stay so.
         separate = frozenset("s")
         return replace(rule, separate=separate, aligned=separate if self.causal else frozenset())
@@ -132,7 +138,10 @@ class Attention(Op):
         return Attention(self.causal, self.scale)
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
-        return shard.apply(self.plain(shard.outputs), *inputs)
+        group = shard.group(self.keys) if self.merges_keys else None
+        if group is None:
+            return shard.apply(self.plain(shard.outputs), *inputs)
+        return attend_split_keys(replace(self, causal=False), inputs, shard, group, self.causal)
 
     def expand(self, inputs: Tensors) -> Tensors:
         out, total = attend(inputs, causal=self.causal, scale=self.scale)
@@ -147,6 +156,7 @@ class AttentionGradient(Op):
     name: ClassVar[str] = "attention_gradient"
     is_product: ClassVar[bool] = True
     keys: ClassVar[str] = Attention.keys
+    merges_keys: ClassVar[bool] = True
     causal: bool
     scale: float
 
@@ -162,7 +172,8 @@ class AttentionGradient(Op):
         heads = f"b s {query} d, b {self.keys} {key} d, b {self.keys} {key} e"
         text = f"{heads}, b s {query} e, b {query} s, b s {query} e{mask} -> {heads}"
         sizes = head_sizes(inputs)
-        return Rule.parse(text, inputs, outputs, whole="stde", linear=((5,),), sizes=sizes)
+        whole = "sde" if _merges(self, inputs) else "stde"
+        return Rule.parse(text, inputs, outputs, whole=whole, linear=((5,),), sizes=sizes)
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         b, s, h, d = inputs[0].shape
@@ -174,7 +185,10 @@ class AttentionGradient(Op):
         return AttentionGradient(self.causal, self.scale)
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
-        return shard.apply(self.plain(shard.outputs), *inputs)
+        if not self.merges_keys or shard.offset(self.keys) is None:
+            return shard.apply(self.plain(shard.outputs), *inputs)
+        added = hide_keys(inputs, 6, shard, self.causal)
+        return shard.apply(replace(self, causal=False), *inputs[:6], *added)
 
     def expand(self, inputs: Tensors) -> Tensors:
         wide = (cast(tensor, accumulator(tensor.dtype)) for tensor in inputs[:6])
@@ -234,6 +248,11 @@ def check_mask(mask: TensorType, scores: tuple[int, ...]) -> None:
             f"attention has scores {list(scores)} and a mask {mask}; give booleans (true is seen) "
             f"or floats (added to the scores), each size that of the scores or 1"
         )
+
+
+def _merges(op: Attention | AttentionGradient, inputs: Types) -> bool:
+    """Return whether keys may be split: there are more of them than queries."""
+    return op.merges_keys and inputs[0].shape[1] < inputs[1].shape[1]
 
 
 def head_factors(inputs: Types) -> tuple[str, str]:

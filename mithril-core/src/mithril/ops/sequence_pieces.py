@@ -46,6 +46,7 @@ class SplitSequence(Op):
     """What makes of an attention one whose queries, the factor `s`, may be split."""
 
     has_kernel: ClassVar[bool] = False
+    merges_keys: ClassVar[bool] = False
 
     @property
     def exchanges(self) -> bool:

@@ -19,6 +19,7 @@ class _SplitHeads(Op):
     """Heads are split, groups of them first, where values come split along a sequence."""
 
     has_kernel: ClassVar[bool] = False
+    merges_keys: ClassVar[bool] = False
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rule = super().rule(inputs, outputs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from mithril.cost import describe_emulation
 from mithril.ir import Alternative, Builder, Cause, Node, Tensor, Value
 from mithril.mesh import Mesh
-from mithril.ops.collective import AllGather, Collective, Permute
+from mithril.ops.collective import AllGather, AllReduce, Collective, Permute
 from mithril.ops.shape import reshape
 from mithril.partition.naming import label
 from mithril.partition.padding import stretch, trim
@@ -64,6 +64,17 @@ class FactorGroup:
         op = AllGather(self.axes, 0, len(self.parts))
         row: Tensor = reshape(x, (1, *x.shape))
         return self._exchange(op, row, reason, operands, results)
+
+    def reduce(
+        self,
+        x: Tensor,
+        reduction: str,
+        reason: str,
+        operands: Sequence[int] = (),
+        results: Sequence[int] = (),
+    ) -> Tensor:
+        """Return the reduction of the x of all devices."""
+        return self._exchange(AllReduce(self.axes, reduction), x, reason, operands, results)
 
     def _exchange(
         self,

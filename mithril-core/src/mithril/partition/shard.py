@@ -46,6 +46,11 @@ class LocalShard:
         axes = self._axes(factor)
         return self.extent(axes, self.sizes[factor]).start if axes else None
 
+    def count(self, factor: str) -> Tensor | None:
+        """Return how much of the local part is no padding, or None when all of it is."""
+        axes, size = self._axes(factor), self.sizes[factor]
+        return self.extent(axes, size).count if size % self.mesh.product(axes) else None
+
     def group(self, factor: str) -> Group | None:
         """Return who shares a special factor, or None when it is not split."""
         axes = self._axes(factor)

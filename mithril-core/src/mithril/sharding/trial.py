@@ -17,7 +17,7 @@ from mithril import cost
 from mithril.cost import product_dtype
 from mithril.ir import Builder, Graph, Group, Node, Op, Rule, Tensor, Types, Value
 from mithril.mesh import Mesh, Sharding
-from mithril.ops.collective import AllGather, Collective, Permute
+from mithril.ops.collective import AllGather, AllReduce, Collective, Permute
 from mithril.ops.shape import broadcast_to, reshape
 from mithril.ops.slicing import pad
 from mithril.sharding.option import Option
@@ -155,6 +155,10 @@ class _Trial:
     def offset(self, factor: str) -> Tensor | None:
         return self.builder.constant(0, DType.int32) if factor in self.parts else None
 
+    def count(self, factor: str) -> Tensor | None:
+        is_even = len(set(self.parts.get(factor, ()))) <= 1
+        return None if is_even else self.builder.constant(0, DType.int32)
+
     def group(self, factor: str) -> Group | None:
         if factor not in self.parts:
             return None
@@ -196,6 +200,18 @@ class _TrialGroup:
         self._note(AllGather(self.axes, 0, len(self.parts)), row)
         whole: Tensor = broadcast_to(row, (len(self.parts), *x.shape))
         return whole
+
+    def reduce(
+        self,
+        x: Tensor,
+        reduction: str,
+        reason: str,
+        operands: Sequence[int] = (),
+        results: Sequence[int] = (),
+    ) -> Tensor:
+        del reason, operands, results
+        self._note(AllReduce(self.axes, reduction), x)
+        return x
 
     def _note(self, op: Collective, x: Tensor) -> None:
         self.issued.append(Exchange(op.name, op.count_bytes([x.type]), self.axes))

@@ -284,6 +284,9 @@ class _Shard:
         """Return that nobody says where the positions of a factor start."""
         self.asks |= factor in self._factors
 
+    def count(self, factor: str) -> None:
+        """Return that there is no padding."""
+
     def group(self, factor: str) -> None:
         """Return that no device has the others."""
         self.asks |= factor in self._factors
