@@ -104,7 +104,7 @@ def slice_(op, x):
 @oracle("pad")
 def pad(op, x):
     for axis, size in enumerate(x.shape):
-        gaps = np.repeat(range(1, size), op.between[axis])
+        gaps = np.repeat(np.arange(1, size), op.between[axis])
         x = np.insert(x, gaps, 0, axis)
         width = [(op.before[i], op.after[i]) if i == axis else (0, 0) for i in range(x.ndim)]
         x = np.pad(x, width)

@@ -23,8 +23,7 @@ from mithril.ops.arithmetic import maximum, minimum
 from mithril.ops.choice import logical_and, where
 from mithril.ops.elementwise import cast
 from mithril.ops.index import iota
-from mithril.ops.shape import broadcast_to, normalize_axis
-from mithril.ops.slicing import pad
+from mithril.ops.shape import broadcast_to, concatenate, normalize_axis
 from mithril.types import DType, Shape, TensorType
 
 Starts = int | Operand | Sequence[int | Operand]
@@ -85,7 +84,7 @@ class DynamicSlice(Op):
                 unsplit.append((axis, size, start))
                 continue
             at = _clamp(start, shard.whole(f"s{axis}") - size) - offset
-            x = _read_part(x, axis, at, size)
+            x = read_part(x, axis, at, size)
         if unsplit:
             axes, sizes, rest = zip(*unsplit, strict=True)
             x = shard.apply(DynamicSlice(axes, sizes), x, *rest)[0]
@@ -169,15 +168,26 @@ class DynamicUpdateSlice(Op):
         return shard.apply(self, x, update, *local)
 
 
-def _read_part(x: Any, axis: int, start: Any, size: int) -> Any:
-    """Return `size` elements from a start that counts from this part, zeros where it has none."""
+def read_part(x: Any, axis: int, start: Any, size: int) -> Any:
+    """Return `size` elements from a start that counts from this part, zeros where it has none.
+
+    Args:
+        x: the part.
+        axis: the dimension that is split.
+        start: an int32 scalar; negative if it lies before the part.
+        size: how many elements are read.
+    """
     count = x.shape[axis]
-    # Padded by as much as is taken, every start that meets the part is in range.
-    padded = _pad_along(x, axis, size)
-    found = apply_one(DynamicSlice((axis,), (size,)), padded, start + size)
-    places = _count_along(x, axis, found.shape) + start
-    inside = logical_and(places >= 0, places < count)
-    return where(inside, found, found._constant(0, found.dtype))
+    taken = min(size, count)
+    at = _clamp(start, count - taken)
+    found = apply_one(DynamicSlice((axis,), (taken,)), x, at)
+    if size == 1:
+        inside = logical_and(start >= 0, start < count)
+        return where(inside, found, found._constant(0, found.dtype))
+    # What meets the part in some elements only has them in other places. Padded by as much as is
+    # wanted, every start is in range; one that does not meet the part at all is moved into zeros.
+    padded = _pad_along(found, axis, size)
+    return apply_one(DynamicSlice((axis,), (size,)), padded, start - at + size)
 
 
 def _align(update: Any, axis: int, start: Any, count: int) -> tuple[Any, Any, Any]:
@@ -205,7 +215,9 @@ def _align(update: Any, axis: int, start: Any, count: int) -> tuple[Any, Any, An
 
 
 def _pad_along(x: Any, axis: int, width: int) -> Any:
-    return pad(x, [(width, width) if i == axis else (0, 0) for i in range(x.ndim)])
+    shape = tuple(width if i == axis else size for i, size in enumerate(x.shape))
+    zeros = broadcast_to(x._constant(0, x.dtype), shape)
+    return concatenate([zeros, x, zeros], axis)
 
 
 def _count_along(like: Any, axis: int, shape: Shape) -> Any:

@@ -1,4 +1,9 @@
-"""Ops along one dimension: order, and picking by position."""
+"""Ops along one dimension: order, and picking by position.
+
+The dimension of which elements are picked may be split where half of it or less is. Each device
+then takes the positions that lie in its part, and gives zeros for the others, which add up to the
+whole; adding by position it makes what is added into its part.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,8 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply, apply_one
 from mithril.ir.rule import FactorDims, Rule
-from mithril.ops.elementwise import take_cotangent
+from mithril.ops.choice import logical_and, logical_not, where
+from mithril.ops.elementwise import cast, take_cotangent
 from mithril.ops.index import check_ids
 from mithril.ops.shape import Movement, normalize_axis
 from mithril.ops.split_axis import gather_rows
@@ -38,9 +44,17 @@ class AlongAxis(Op):
         return Cost(steps * inputs[0].size, sum_bytes(inputs, outputs))
 
 
+@dataclass(frozen=True)
+class RowOrder(AlongAxis):
+    """Base of ops that need all of a row; devices that share one exchange it for others."""
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _exchange_dims(super().rule(inputs, outputs), self.axis)
+
+
 @register
 @dataclass(frozen=True)
-class Sort(AlongAxis):
+class Sort(RowOrder):
     """The elements of every row in order, ascending unless `descending`; NaN comes last."""
 
     name: ClassVar[str] = "sort"
@@ -56,7 +70,7 @@ class Sort(AlongAxis):
 
 @register
 @dataclass(frozen=True)
-class Argsort(AlongAxis):
+class Argsort(RowOrder):
     """The int32 positions that put every row in order, NaN last; equal elements keep theirs."""
 
     name: ClassVar[str] = "argsort"
@@ -102,7 +116,7 @@ class TopK(AlongAxis):
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rule, along = AlongAxis.rule(self, inputs, outputs), frozenset({f"d{self.axis}"})
         if self.k == inputs[0].shape[self.axis]:
-            return rule  # all of it in order
+            return _exchange_dims(rule, self.axis)
         kinds = dict.fromkeys(along, "top")
         return replace(
             rule, reductions=kinds, whole=rule.whole - along, special=along, completed=along
@@ -149,11 +163,16 @@ class TakeAlong(Op):
     """The elements at given positions along a dimension, row by row; operands (x, indices).
 
     At the edge: a position outside the dimension, or below 0, is refused.
+
+    Args:
+        axis: the dimension.
+        whole: on a shard, how long the whole dimension is: a position beyond it is refused.
     """
 
     name: ClassVar[str] = "take_along"
     indices: ClassVar[tuple[int, ...]] = (1,)
     axis: int
+    whole: int = 0
 
     def infer(self, inputs: Types) -> Types:
         x, at = inputs
@@ -173,6 +192,15 @@ class TakeAlong(Op):
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return _picking(self.axis, inputs[0], inputs[1], "xi -> i", ((0,),))
 
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        x: Any
+        x, at = inputs
+        local, is_own = _locate(at, self.axis, x.shape[self.axis], shard)
+        if is_own is None:
+            return shard.apply(self, x, local)
+        whole = replace(self, whole=shard.whole(f"d{self.axis}"))
+        return [where(is_own, shard.apply(whole, x, local)[0], x._constant(0, x.dtype))]
+
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(0, inputs[1].nbytes + 2 * outputs[0].nbytes)
 
@@ -183,12 +211,18 @@ class ScatterAlong(Op):
     """Zeros with updates added at positions along a dimension; operands (indices, updates).
 
     At the edge: a position outside the dimension, or below 0, is refused.
+
+    Args:
+        axis: the dimension.
+        size: of the dimension.
+        whole: on a shard, how long the whole dimension is: a position beyond it is refused.
     """
 
     name: ClassVar[str] = "scatter_along"
     indices: ClassVar[tuple[int, ...]] = (0,)
     axis: int
     size: int
+    whole: int = 0
 
     def infer(self, inputs: Types) -> Types:
         at, updates = inputs
@@ -205,7 +239,18 @@ class ScatterAlong(Op):
         return [None, apply_one(TakeAlong(self.axis), take_cotangent(cotangents), inputs[0])]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _picking(self.axis, outputs[0], inputs[0], "ii -> x", ((1,),))
+        rule = _picking(self.axis, outputs[0], inputs[0], "ii -> x", ((1,),))
+        return _exchange_dims(rule, self.axis)
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        updates: Any
+        at, updates = inputs
+        size = shard.outputs[0].shape[self.axis]
+        local, is_own = _locate(at, self.axis, size, shard)
+        if is_own is None:
+            return shard.apply(self, local, updates)
+        updates = where(is_own, updates, updates._constant(0, updates.dtype))
+        return shard.apply(ScatterAlong(self.axis, size, self.size), local, updates)
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(inputs[1].size, inputs[0].nbytes + inputs[1].nbytes + outputs[0].nbytes)
@@ -233,7 +278,10 @@ def _along(axis: int, inputs: Types, outputs: Types) -> Rule:
 def _picking(
     axis: int, x: TensorType, at: TensorType, order: str, linear: tuple[tuple[int, ...], ...]
 ) -> Rule:
-    """Return the rule of an op between x (whole along the axis) and what lies like the indices."""
+    """Return the rule of an op between x and what lies like the indices.
+
+    Where most of the axis is picked, it is whole: sums over devices would be larger than x.
+    """
     rows, sizes = _dims(x)
     own = list(rows)
     sizes["k"] = at.shape[axis]
@@ -241,7 +289,25 @@ def _picking(
     sides = {"x": rows, "i": tuple(own)}
     left, right = order.split(" -> ")
     operands, results = (tuple(sides[letter] for letter in side) for side in (left, right))
-    return Rule(sizes, operands, results, whole=frozenset({f"d{axis}"}), linear=linear)
+    whole = frozenset({f"d{axis}"} if 2 * at.shape[axis] > x.shape[axis] else ())
+    return Rule(sizes, operands, results, whole=whole, linear=linear)
+
+
+def _locate(at: Any, axis: int, size: int, shard: Shard) -> tuple[Any, Any]:
+    """Return positions as counted from a part of this size, and which of them count there.
+
+    Those in other parts name the first element, and do not count. Those in no part stay, and count
+    everywhere: they are met as on one device.
+    """
+    offset: Any = shard.offset(f"d{axis}")
+    if offset is None:
+        return at, None
+    wide = at if at.dtype.itemsize >= DType.int32.itemsize else cast(at, DType.int32)
+    offset = cast(offset, wide.dtype)
+    inside = logical_and(wide >= offset, wide < offset + size)
+    elsewhere = logical_and(wide >= 0, wide < shard.whole(f"d{axis}"))
+    elsewhere = logical_and(elsewhere, logical_not(inside))
+    return where(inside, wide - offset, where(elsewhere, 0, wide)), logical_not(elsewhere)
 
 
 def _check_positions(what: str, x: TensorType, at: TensorType, axis: int) -> None:
@@ -253,6 +319,16 @@ def _check_positions(what: str, x: TensorType, at: TensorType, axis: int) -> Non
             f"{what} along dimension {axis} of {x} has positions {at}; they must be integers in "
             f"the same shape except along that dimension"
         )
+
+
+def _exchange_dims(rule: Rule, axis: int) -> Rule:
+    """Return the rule by which another dimension is split in place of a whole one, if that pays."""
+    along, sizes = f"d{axis}", rule.sizes
+    others = [f for f in rule.splittable if f.startswith("d") and f != along]
+    if along not in rule.whole or not others:
+        return rule
+    largest = tuple(sorted(others, key=lambda factor: -sizes[factor]))
+    return replace(rule, proposes={along: largest}, may_gather=True)
 
 
 def sum_bytes(inputs: Types, outputs: Types) -> int:

@@ -1,4 +1,11 @@
-"""Parts of a tensor: slices, their inverse (padding), and indexing as in NumPy."""
+"""Parts of a tensor: slices, their inverse (padding), and indexing as in NumPy.
+
+A dimension that is taken in full may be split, and so may one of which every n-th element is taken,
+if that many make it up. Where one is split of which half or less is taken, each device knows the
+offset of its part: of what is read it gives its own elements and zeros for the others, which add up
+to the whole; of what is padded it makes the elements that fall into its part. Other dimensions are
+whole.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +17,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mithril.errors import ShapeError
-from mithril.ir.op import Cotangents, Op, Tensors, Types, register
+from mithril.ir.op import Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, Operand, apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.choice import equal, not_equal, where
-from mithril.ops.index import take
+from mithril.ops.dynamic_slicing import read_part
+from mithril.ops.index import iota, take
 from mithril.ops.order_functions import flip
 from mithril.ops.reading import is_list, read_integers
-from mithril.ops.shape import Movement, legal, reshape
+from mithril.ops.shape import Movement, broadcast_to, legal, reshape
 from mithril.types import DType, Scalar, TensorType
 
 
@@ -26,7 +34,7 @@ from mithril.types import DType, Scalar, TensorType
 class Slice(Movement):
     """Elements start:stop:step of every dimension, with positive steps; negatives already resolved.
 
-    A dimension that is taken in full may be split; a cut one is whole.
+    How a dimension may be split that is cut: see the module's text.
     """
 
     name: ClassVar[str] = "slice"
@@ -61,14 +69,26 @@ class Slice(Movement):
         return [_only(Pad(self.start, after, between), cotangents[0])]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _cut_rule(inputs[0], outputs[0])
+        return _cut_rule(inputs[0], outputs[0], self.step, "long -> short")
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        x: Any = inputs[0]
+        bounds = list(zip(self.start, self.stop, self.step, strict=True))
+        for axis, (start, stop, step) in enumerate(bounds):
+            offset: Any = shard.offset(f"s{axis}")
+            if offset is not None:
+                count = len(range(start, stop, step))
+                x = read_part(x, axis, start - offset, count)
+                bounds[axis] = 0, count, 1
+        local = Slice(*zip(*bounds, strict=True)) if bounds else self
+        return shard.apply(local.resize(shard.outputs), x)
 
     def resize(self, outputs: Types) -> Op:
-        # A split dimension is taken in full, so its local stop is its local size.
-        taken = zip(self.start, self.step, outputs[0].shape, self.stop, strict=True)
+        # A split dimension has fewer elements, each as far from the one before it.
+        taken = zip(self.start, self.stop, self.step, outputs[0].shape, strict=True)
         stop = tuple(
-            size if start == 0 and step == 1 and size < stop else stop
-            for start, step, size, stop in taken
+            start + (size - 1) * step + 1 if 0 < size < len(range(start, stop, step)) else stop
+            for start, stop, step, size in taken
         )
         return replace(self, stop=stop)
 
@@ -99,7 +119,18 @@ class Pad(Movement):
         return [_only(Slice(self.before, stop, step), cotangents[0])]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _cut_rule(inputs[0], outputs[0])
+        steps = tuple(between + 1 for between in self.between)
+        return _cut_rule(outputs[0], inputs[0], steps, "short -> long")
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        x: Any = inputs[0]
+        before, after, between = list(self.before), list(self.after), list(self.between)
+        for axis, size in enumerate(shard.outputs[0].shape):
+            offset: Any = shard.offset(f"s{axis}")
+            if offset is not None:
+                x = _write_part(x, axis, self.before[axis] - offset, size)
+                before[axis] = after[axis] = between[axis] = 0
+        return shard.apply(Pad(tuple(before), tuple(after), tuple(between)), x)
 
 
 # ------------------------------------------------------------------ functions over operands
@@ -268,12 +299,45 @@ def _bounds(item: object, x: Operand, dimension: int) -> tuple[int, int, int]:
     )
 
 
-def _cut_rule(old: TensorType, new: TensorType) -> Rule:
-    pairs = list(enumerate(zip(old.shape, new.shape, strict=True)))
-    left = " ".join(f"d{i}" for i, _ in pairs)
-    right = " ".join(f"d{i}" if a == b else f"c{i}" for i, (a, b) in pairs)
-    whole = [f"{letter}{i}" for i, (a, b) in pairs if a != b for letter in "dc"]
-    return Rule.parse(f"{left} -> {right}", [old], [new], whole=whole, linear=((0,),))
+def _cut_rule(long: TensorType, short: TensorType, steps: Sequence[int], order: str) -> Rule:
+    """Return the rule between a tensor and what is cut from it in some steps.
+
+    Args:
+        long: the type of the tensor.
+        short: the type of what is cut from it.
+        steps: of the cut, for each dimension.
+        order: `long -> short`, or the other way round.
+    """
+    sizes: dict[str, int] = {}
+    sides: dict[str, list[tuple[str, ...]]] = {"long": [], "short": []}
+    for axis, cut in enumerate(zip(long.shape, short.shape, steps, strict=True)):
+        for side, found in zip(sides.values(), _name_factors(*cut), strict=True):
+            own = {f"{letter}{axis}": size for letter, size in found.items() if size != 1}
+            side.append(tuple(own))
+            sizes |= own
+    operand, result = (tuple(sides[name]) for name in order.split(" -> "))
+    whole = frozenset(name for name in sizes if name[0] in "rcw")
+    return Rule(sizes, (operand,), (result,), whole=whole, linear=((0,),))
+
+
+def _name_factors(size: int, taken: int, step: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the factors of a dimension, and of what is cut from it; `r`, `c` and `w` are whole."""
+    if size == taken:
+        return {"d": size}, {"d": size}
+    if taken > 1 and taken * step == size:  # one of every so many
+        return {"t": taken, "r": step}, {"t": taken}
+    is_small = taken == 1 or (step == 1 and 0 < 2 * taken <= size)
+    return {"s" if is_small else "w": size}, {"c": taken}
+
+
+def _write_part(x: Any, axis: int, start: Any, size: int) -> Any:
+    """Return what `size` elements of a part hold of x, which starts somewhere; zeros elsewhere."""
+    if x.shape[axis] > 1:
+        return read_part(x, axis, -start, size)
+    shape = tuple(size if i == axis else n for i, n in enumerate(x.shape))
+    line = tuple(size if i == axis else 1 for i in range(x.ndim))
+    here = equal(iota(x, line, axis), start)
+    return where(here, broadcast_to(x, shape), x._constant(0, x.dtype))
 
 
 def _take_cotangent(cotangents: Cotangents) -> Any:

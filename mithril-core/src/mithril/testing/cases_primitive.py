@@ -85,6 +85,7 @@ PRIMITIVE: list[Row] = [
     [ops.Flip((0, 2)), CUBE],
     [ops.Flip((1,)), N],
     [ops.TakeAlong(1), CUBE, integers(2, 3, 6, below=4)],
+    [ops.TakeAlong(1), CUBE, integers(2, 2, 6, below=4, dtype="uint8")],
     [ops.TakeAlong(0), X, integers(4, 6, below=4, dtype="int64")],
     [ops.ScatterAlong(1, 4), integers(2, 2, 6, below=4), floats(2, 2, 6)],
     [ops.ScatterAlong(0, 5), integers(4, 6, below=5), N],

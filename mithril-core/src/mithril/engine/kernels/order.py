@@ -47,7 +47,7 @@ def top_k(op: ops.TopK, types: Types, xp: ModuleType) -> Run:
 @kernel(ops.TakeAlong)
 def take_along(op: ops.TakeAlong, types: Types, xp: ModuleType) -> Run:
     """Elements by position, row by row."""
-    size = types[0].shape[op.axis]
+    size = op.whole or types[0].shape[op.axis]
 
     def run(x: Any, indices: Any) -> Any:
         check_ids("take_along", indices, size, xp)
@@ -65,7 +65,7 @@ def scatter_along(op: ops.ScatterAlong, types: Types, xp: ModuleType) -> Run:
     count = types[0].shape[op.axis]
 
     def run(indices: Any, updates: Any) -> Any:
-        check_ids("scatter_along", indices, op.size, xp)
+        check_ids("scatter_along", indices, op.whole or op.size, xp)
         total = xp.zeros((rows, op.size), dtype=wide)
         at = np.moveaxis(indices, op.axis, -1).reshape(rows, count)
         values = np.moveaxis(updates, op.axis, -1).reshape(rows, count)

@@ -58,7 +58,7 @@ def _order(x: Any, types: Types, axis: int, descending: bool, xp: ArrayNamespace
 @kernel(ops.TakeAlong)
 def take_along(op: ops.TakeAlong, types: Types, xp: ArrayNamespace) -> Run:
     """Elements by position, row by row."""
-    size = types[0].shape[op.axis]
+    size = op.whole or types[0].shape[op.axis]
 
     def run(x: Any, indices: Any) -> Any:
         check_ids("take_along", indices, size, xp)
@@ -74,7 +74,7 @@ def scatter_along(op: ops.ScatterAlong, types: Types, xp: ArrayNamespace) -> Run
     dtype, wide = (dtype_in(xp, chosen) for chosen in (result.dtype, widen(result.dtype)))
 
     def run(indices: Any, updates: Any) -> Any:
-        check_ids("scatter_along", indices, op.size, xp)
+        check_ids("scatter_along", indices, op.whole or op.size, xp)
         chosen = mark(move_last(as_int64(indices, xp), op.axis, xp), op.size, wide, xp)
         rows = xp.expand_dims(move_last(xp.astype(updates, wide, copy=False), op.axis, xp), axis=-2)
         total = xp.matmul(rows, chosen)[..., 0, :]
