@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from mithril import ops
 from mithril.engine.kernels.blocks import BLOCK
@@ -61,13 +64,13 @@ def adamw_step(op: ops.AdamWStep, types: Types, xp: ModuleType) -> Run:
             x if own and x.flags.c_contiguous else xp.empty(x.shape, dtype=dtype)
             for x, own, dtype in zip(given, has_own, dtypes, strict=True)
         )
-        rate, count = (xp.asarray(x, dtype=wide) for x in (rate, count))
-        total = _sum_of_weights(op.b2, count, xp) ** 0.5
-        scale = rate * total / _sum_of_weights(op.b1, count, xp)
-        numbers = scale, total * op.eps, 1 - rate * op.weight_decay
+        numbers = _find_numbers(op, float(rate), float(count))
+        if p.size <= BLOCK:
+            update(numbers, (p, g, m, v), results, [xp.empty(p.shape, wide) for _ in range(2)])
+            return results
         flat = [xp.reshape(x, (-1,)) for x in (p, g, m, v)]
         made = [xp.reshape(x, (-1,)) for x in results]
-        free = [xp.empty(min(BLOCK, p.size), dtype=wide) for _ in range(2)]
+        free = [xp.empty(BLOCK, dtype=wide) for _ in range(2)]
         for start in range(0, p.size, BLOCK):
             part, size = slice(start, start + BLOCK), min(BLOCK, p.size - start)
             update(numbers, [x[part] for x in flat], [x[part] for x in made],
@@ -77,6 +80,14 @@ def adamw_step(op: ops.AdamWStep, types: Types, xp: ModuleType) -> Run:
     return run
 
 
-def _sum_of_weights(b: float, count: Any, xp: ModuleType) -> Any:
+@lru_cache(maxsize=16)
+def _find_numbers(op: ops.AdamWStep, rate: float, count: float) -> tuple[float, float, float]:
+    """Return what a step has of learning rate and count: the same for all parameters."""
+    total = _sum_of_weights(op.b2, count) ** 0.5
+    scale = rate * total / _sum_of_weights(op.b1, count)
+    return float(scale), float(total * op.eps), 1.0 - rate * op.weight_decay
+
+
+def _sum_of_weights(b: float, count: float) -> np.float64:
     """Return 1 - b ** count, exact where that is small."""
-    return -xp.expm1(count * math.log(b)) if b else 1.0
+    return np.float64(-np.expm1(count * math.log(b)) if b else 1.0)
