@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import mithril as ml
+import mithril.numpy as mnp
 import numpy as np
 import pytest
 from mithril import P
@@ -128,3 +131,21 @@ def test_what_is_no_name_of_a_tensor() -> None:
         ml.OptionError, match=r"explain\(\) takes the name of a tensor, not 3; give one"
     ):
         step.explain(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: mnp.flip(x, 1), "flip needs dimension 1 whole; split another dimension"),
+        (lambda x: mnp.sort(x[0]), "sort needs dimension 0 whole"),
+    ],
+)
+def test_a_dimension_that_an_op_needs_whole_is_said(
+    function: Callable[..., object], reason: str
+) -> None:
+    """The shardings alone are not to blame."""
+    f = ml.jit(function, backend=ml.NumpyBackend(MESH))
+    x = ml.TensorSpec((8, 8), sharding=P(None, "x"))
+    assert f.explain(x).splitlines()[-1] == f"     instead   nothing: {reason}"
+    plan = f.plan(x)
+    assert explain(plan_from_json(plan_to_json(plan))) == explain(plan)

@@ -86,6 +86,7 @@ class Cause:
         seconds: predicted time.
         parts: for a bucket, the tensors it carries.
         instead: what else was possible for the layer that asks, the cheapest first.
+        wholeness: which op needs which dimension whole, where that alone is why it moves.
         emulated: what is issued in its place, where the backend lacks it.
         is_asked: whether it is part of what an option asks for, such as `context_parallel`.
         is_again: whether it repeats for the backward what the forward has exchanged.
@@ -107,6 +108,7 @@ class Cause:
     seconds: float = 0.0
     parts: tuple[str, ...] = ()
     instead: tuple[Alternative, ...] = ()
+    wholeness: str = ""
     emulated: str = ""
     is_asked: bool = False
     is_again: bool = False

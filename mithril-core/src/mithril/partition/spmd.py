@@ -326,6 +326,7 @@ class _Localiser:
                 seconds=seconds,
                 emulated=self._resharder.describe_emulation(move, value.type),
                 instead=self._instead(asks) if asks else (),
+                wholeness=self._say_wholeness(value, start, goal, consumer),
                 is_asked=self._is_asked(value, start, goal, consumer),
             )
         scope, source = self._place(value, consumer)
@@ -333,6 +334,25 @@ class _Localiser:
         with self._builder.at(scope=scope, source=source, phase=consumer.phase, cause=cause):
             result = self._emit_move(value, move, before)
         return self._builder.assign_name(result, value.name)
+
+    def _say_wholeness(
+        self, value: Value, start: Sharding, goal: Sharding, consumer: _Consumer
+    ) -> str:
+        """Return which dimension the op that asks for a move needs whole; empty where it is none.
+
+        A dimension that an option asks to gather is needed so for another reason.
+        """
+        node = consumer.node
+        rule = self._choice.rules.get(node) if node else None
+        if node is None or rule is None or start.partial:
+            return ""
+        gathered = [d for d, axes in enumerate(start.dims) if set(axes) - set(goal.dims[d])]
+        for other, dims in zip(node.inputs, rule.operands, strict=True):
+            for d in gathered if other == value and dims else ():
+                if rule.whole.intersection(dims[d]) and not rule.asks_along(dims[d]):
+                    remedy = "; split another dimension" if len(dims) > 1 else ""
+                    return f"{node.op.name} needs dimension {d} whole{remedy}"
+        return ""
 
     def _is_asked(self, value: Value, start: Sharding, goal: Sharding, consumer: _Consumer) -> bool:
         """Whether the user asked for a move: an op on either side is about splits it changes."""

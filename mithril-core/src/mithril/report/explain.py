@@ -92,7 +92,8 @@ def _explain_row(number: int, row: Collective, is_timed: bool) -> list[str]:
         lines.append(f"     carries   {', '.join(cause.parts)}")
     lines += [f"     instead   {_alternative(other, is_timed)}" for other in cause.instead]
     if not cause.instead and not cause.parts:
-        lines.append("     instead   nothing: the shardings that are given leave no other way")
+        reason = cause.wholeness or "the shardings that are given leave no other way"
+        lines.append(f"     instead   nothing: {reason}")
     return lines
 
 
