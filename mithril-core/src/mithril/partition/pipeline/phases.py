@@ -221,6 +221,7 @@ def _assign_phase(item: PhasedProgram, node: Node) -> None:
     needs = [c for c in (item.state[value] for value in node.inputs) if c is not None]
     varies = any(value in item.varies for value in node.inputs) or reads_microbatch_index(node)
     late = [c for c in needs if c.when == When.after]
+    is_gathered = not item.gathered.isdisjoint(node.inputs)
     if _is_microbatch_reduction(node):
         item.microbatch_reductions.append(node)
         found: ExecutionPhase | None = ExecutionPhase(When.after, 0, part)
@@ -229,9 +230,9 @@ def _assign_phase(item: PhasedProgram, node: Node) -> None:
         if is_reduced and item.origins(node) is not None:
             item.early.add(node)
             found = ExecutionPhase(When.before, 0, part)
-    elif not needs:
+    elif not needs and not (varies and is_gathered):
         found = None
-        if not item.gathered.isdisjoint(node.inputs):
+        if is_gathered:
             item.gathered.update(node.outputs)
     elif varies:
         if late:

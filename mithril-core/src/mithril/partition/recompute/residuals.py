@@ -1,13 +1,15 @@
 """What the backward of a local graph reads of its forward, and how much memory that takes.
 
 A node is *late* if it is of another phase than the forward, or needs a result of such a node; the
-other nodes are *early*. A residual is a value that an early node makes and a late one reads. What a
-forward loop stacks up for a backward loop is a residual of its body, once for each iteration.
+other nodes are *early*. What depends on no input, such as which part of a mesh axis a device is,
+may be shared by all phases: it makes nobody late, and is early where an early node reads it. A
+residual is a value that an early node makes and a late one reads. What a forward loop stacks up for
+a backward loop is a residual of its body, once for each iteration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from mithril.ir import Graph, Node, Phase, Value
@@ -37,16 +39,28 @@ class Residual:
 
 def split_phases(graph: Graph) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     """Return the early and the late nodes of a graph, each in order; see the module's text."""
-    early: list[Node] = []
-    late: list[Node] = []
+    early: set[Node] = set()
     after: set[Value] = set()
+    fixed = find_fixed(graph)
     for node in graph.nodes:
         if node.phase == Phase.forward and after.isdisjoint(node.inputs):
-            early.append(node)
+            early.add(node)
         else:
-            late.append(node)
-            after.update(node.outputs)
-    return tuple(early), tuple(late)
+            after.update(value for value in node.outputs if value not in fixed)
+    early |= _find_shared(graph, early, fixed)
+    nodes = graph.nodes
+    return tuple(n for n in nodes if n in early), tuple(n for n in nodes if n not in early)
+
+
+def _find_shared(graph: Graph, early: Collection[Node], fixed: set[Value]) -> set[Node]:
+    """Return what early nodes need that depends on no input and is of a later phase."""
+    read, found = {value for node in early for value in node.inputs}, set[Node]()
+    for node in reversed(graph.nodes):
+        if node not in early and not read.isdisjoint(node.outputs):
+            assert fixed.issuperset(node.outputs), "early nodes need nothing else that is late"
+            found.add(node)
+            read.update(node.inputs)
+    return found
 
 
 def find_residuals(graph: Graph) -> tuple[Residual, ...]:
