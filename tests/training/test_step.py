@@ -12,7 +12,7 @@ import pytest
 from mithril import P
 from mithril.errors import OptionError
 
-from tests.conformance.engines import BACKENDS, opened
+from tests.conformance.engines import BACKENDS, LOCKSTEP, exact, name_of, opened, options_of
 from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 
@@ -296,6 +296,22 @@ def test_masks_differ_from_step_to_step() -> None:
 
 def stop(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "learning_rate": state["learning_rate"] * 0.0}
+
+
+@pytest.mark.parametrize("name", ["numpy", "jax", LOCKSTEP])
+def test_a_loss_scale_takes_no_digits_from_float64(name: str) -> None:
+    with exact(name):
+        on = ml.open_backend(name_of(name), dtype="float64", **options_of(name))
+        kinds = {n: ml.TensorSpec(x.shape, "float64") for n, x in batches(1)[0].items()}
+        found = []
+        for scale in (None, 3.0):
+            step = ml.train_step(model(), on, Momentum(), shapes=kinds, loss_scale=scale)
+            state = step.init(seed=0)
+            for batch in batches():
+                state, _ = step(state, {n: x.astype(np.float64) for n, x in batch.items()})
+            found.append({n: x.numpy() for n, x in state.params.items()})
+    for key, x in found[0].items():
+        np.testing.assert_allclose(found[1][key], x, rtol=1e-12, atol=1e-14)
 
 
 def test_frozen_parameters_have_neither_gradient_nor_state() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from mithril.optim.each import check_state, map_gradients, read_gradients, trans
 from mithril.optim.form import Form, Leaf, constant_like, widen
 from mithril.optim.masks import Mask
 from mithril.optim.parts import mask_others
+from mithril.optim.places import match_parameters
 from mithril.optim.transformation import State, Transformation, Tree
 from mithril.option_checks import check_flag
 from mithril.trees import flatten, names
@@ -156,11 +157,13 @@ def scale_by_learning_rate(learning_rate: Rate, *, mask: Mask | None = None) -> 
     return mask_others(Transformation(init, update), mask)
 
 
-def find_learning_rates(state: State) -> dict[str, Leaf]:
+def find_learning_rates(state: State, params: Tree | None = None) -> dict[str, Leaf]:
     """Return the learning rates in a state, by the names of the tensors: those in use.
 
     Args:
         state: of an optimiser.
+        params: what it was made for; moments and averages of a parameter that is itself called
+            `learning_rate` are left out then.
 
     Returns:
         float32 scalars; of most optimisers one, of `partition` and `muon` one for each part.
@@ -172,8 +175,19 @@ def find_learning_rates(state: State) -> dict[str, Leaf]:
     """
     leaves: list[Leaf] = []
     structure = flatten(state, leaves)
-    found = zip(names(structure, ""), leaves, strict=True)
-    return {name: x for name, x in found if name.rpartition(".")[2] == "learning_rate"}
+    found = dict(zip(names(structure, ""), leaves, strict=True))
+    rates = {n: x for n, x in found.items() if n.rpartition(".")[2] == "learning_rate"}
+    of_params = {} if params is None or not rates else match_parameters(state, params)
+    return {n: x for n, x in rates.items() if n not in of_params or _is_counted(n, found)}
+
+
+def _is_counted(name: str, leaves: Mapping[str, Leaf]) -> bool:
+    """Return whether a learning rate stands beside a count of steps.
+
+    So it is told from a parameter of that name where this is the only one, and has no other part.
+    """
+    count = leaves.get(name.removesuffix("learning_rate") + "count")
+    return isinstance(count, Operand) and count.dtype.is_integer
 
 
 def read_rate(rate: Rate) -> Rate:
@@ -207,16 +221,17 @@ def find_rate(rate: Rate, count: Leaf) -> Leaf:
     return ops.cast(made, DType.float32)
 
 
-def check_learning_rates(state: State) -> None:
+def check_learning_rates(state: State, params: Tree | None = None) -> None:
     """Raise if a learning rate that training starts with is NaN, infinite or negative.
 
     Args:
         state: of an optimiser, as its `init` made it; rates that are traced have no value yet.
+        params: what it was made for, some of which may be called `learning_rate`.
 
     Raises:
         OptionError: one is.
     """
-    for rate in find_learning_rates(state).values():
+    for rate in find_learning_rates(state, params).values():
         if rate.shape or isinstance(rate, Tensor):
             continue
         value = float(rate.item())

@@ -15,7 +15,7 @@ from typing import Any
 from mithril.errors import OptionError
 from mithril.ir import Tensor
 from mithril.ops import cast, maximum, where
-from mithril.types import DType, TensorType, to_python
+from mithril.types import DType, TensorType, promote, to_python
 
 SCALE, GOOD, SKIPPED = "loss_scale.scale", "loss_scale.good_steps", "loss_scale.skipped_steps"
 TYPES = {
@@ -80,8 +80,8 @@ def read_loss_scale(given: Any) -> LossScale | None:
 
 
 def unscale(gradients: Mapping[str, Tensor], scale: Tensor) -> dict[str, Tensor]:
-    """Return gradients of the loss itself, in float32."""
-    return {name: cast(x, DType.float32) / scale for name, x in gradients.items()}
+    """Return gradients of the loss itself, in float32, or wider where they are."""
+    return {n: cast(x, promote(x.dtype, DType.float32)) / scale for n, x in gradients.items()}
 
 
 def choose(is_finite: Tensor, new: Tensor, old: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from mithril.ir import Graph, Node, Tensor, Value
 from mithril.ir.running import tracing
 from mithril.models.trace_context import SEED
 from mithril.ops import advance_seed, cast, isfinite
-from mithril.optim import global_norm, match_parameters
+from mithril.optim import find_learning_rates, global_norm, match_parameters
 from mithril.plan.names import GRADIENT, gradient_of, next_of
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.tracing import FunctionBuilder, lift
@@ -162,7 +162,7 @@ def trace_update(
         if uses_seed:
             made[SEED] = advance_seed(builder.input(TensorType((), DType.uint32), SEED))
         outputs = {next_of(n): x for n, x in made.items()}
-        outputs |= _make_metrics(metrics, norm, after)
+        outputs |= _make_metrics(metrics, norm, find_learning_rates(after, dict(parameters)))
     graph = builder.build(outputs)
     builder.is_done = True
     _check_captured(builder)
@@ -215,14 +215,14 @@ def _first_other(found: Sequence[str], wanted: Sequence[str]) -> str:
 
 
 def _make_metrics(
-    wanted: Sequence[str], norm: Tensor | None, state: Mapping[str, Tensor]
+    wanted: Sequence[str], norm: Tensor | None, rates: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
+    """Return what a step tells; of several parts of an optimiser the rate of the first."""
     found: dict[str, Tensor] = {}
     if GRADIENT_NORM in wanted and norm is not None:
         found[f"{METRIC}{GRADIENT_NORM}"] = norm
-    rates = [x for name, x in state.items() if name.rpartition(".")[2] == LEARNING_RATE]
     if LEARNING_RATE in wanted and rates:
-        found[f"{METRIC}{LEARNING_RATE}"] = rates[-1]
+        found[f"{METRIC}{LEARNING_RATE}"] = next(iter(rates.values()))
     return found
 
 
