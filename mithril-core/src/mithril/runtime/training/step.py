@@ -23,12 +23,11 @@ from mithril.optim import check_learning_rates
 from mithril.plan import Plan, Port
 from mithril.plan.names import FACTOR
 from mithril.report import explain
-from mithril.runtime.array import Array, Kind
+from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
 from mithril.runtime.bindings import Bindings
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.compiled import CompiledModel
-from mithril.runtime.interrupts import HeldInterrupts
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.sampling import Key, read_seed
@@ -67,12 +66,7 @@ class TrainStep:
     def _keep_first(self, bound: Bound[StepSource]) -> None:
         """Have a step for the batches that were said at first."""
         self._latest = bound
-        self._bindings.keep(None, self._say(self._planner.first), bound)
-
-    def _say(self, kinds: Sequence[Kind]) -> list[Kind]:
-        """Return what is said of inputs; those that lie where all others would are unplaced."""
-        said = [kind.said for kind in kinds]
-        return self.compiled.input_shardings.displace(self.inputs, said)
+        self._bindings.keep(None, [kind.said for kind in self._planner.first], bound)
 
     def add_note(self, note: str) -> None:
         """Have readers of the plans told something more, before the first step."""
@@ -160,14 +154,12 @@ class TrainStep:
         kept, held = form.take(arrays), bound.interface.source.captured.held
         # Batches and captured arrays may lie anywhere; a state lies as it is taken.
         others = [*range(len(inputs)), *range(len(inputs) + len(kept), len(bound.settled))]
-        given = bound.settle([*inputs, *kept, *held], others)
-        with HeldInterrupts():
-            made = bound.run(given)
-            if bound.plan.only_stage is None:  # stages return one value once, whatever its name
-                made = _separate(made)
-            following, metrics = form.make_next(made, arrays)
-            self._warmup.count(step, following.step)
-            return following, metrics
+        made = bound.run(bound.settle([*inputs, *kept, *held], others))
+        if bound.plan.only_stage is None:  # stages return one value once, whatever it is called
+            made = _separate(made)
+        following, metrics = form.make_next(made, arrays)
+        self._warmup.count(step, following.step)
+        return following, metrics
 
     # ------------------------------------------------------------------ state
 
@@ -278,11 +270,10 @@ class TrainStep:
         """Return the step for a batch, planned if need be."""
         _, known, _ = self._bindings.of_last_said(warmup, inputs, lambda _: list(inputs))
         if known is None:
-            kinds = self._say([x.kind for x in inputs])
+            kinds = [x.kind.said for x in inputs]
             known = self._bindings.find(warmup, kinds)
             if known is None:
-                lying = self.compiled.input_shardings.place(self.inputs, [x.kind for x in inputs])
-                known = self._planner.bind(lying, warmup)
+                known = self._planner.bind([x.kind for x in inputs], warmup)
                 self._bindings.keep(warmup, kinds, known)
             self._bindings.remember(warmup, inputs, known)
             if warmup is None:
