@@ -17,7 +17,7 @@ import numpy as np
 
 from mithril.errors import GraphError, listing
 from mithril.ir import Operand
-from mithril.mesh import PartitionSpec
+from mithril.mesh import PartitionSpec, read_spec
 
 Kind = TypeVar("Kind", bound=type[dict[Any, Any]])
 
@@ -201,15 +201,17 @@ def spread(prefix: object, structure: Structure, what: str) -> Iterator[Partitio
     """Yield the spec that a prefix tree has for each leaf, None where it says nothing.
 
     Args:
-        prefix: a PartitionSpec, None, or a tree of them in the form of the tree they are for.
+        prefix: a PartitionSpec, a Sharding, None, or a tree of them in the form of the tree they
+            are for.
         structure: of the tree.
         what: names the tree, for messages.
 
     Raises:
         GraphError: the prefix is of another form.
     """
-    if prefix is None or isinstance(prefix, PartitionSpec):
-        yield from (prefix for _ in names(structure, ""))
+    spec = read_spec(prefix)
+    if prefix is None or spec is not None:
+        yield from (spec for _ in names(structure, ""))
     elif isinstance(structure, Branch) and _fits(prefix, structure):
         for key, child in zip(structure.keys, structure.children, strict=True):
             part = prefix[key] if isinstance(prefix, Mapping) else None

@@ -3,6 +3,7 @@
 from mithril.mesh.axes import Axis
 from mithril.mesh.cuts import refine
 from mithril.mesh.mesh import MICRO, Mesh, list_origins
+from mithril.mesh.reading import check_spec_mesh, read_spec
 from mithril.mesh.refinement import (
     carry,
     coarse,
@@ -25,6 +26,7 @@ __all__ = [
     "PartitionSpec",
     "Sharding",
     "carry",
+    "check_spec_mesh",
     "coarse",
     "coarsen",
     "common",
@@ -34,5 +36,6 @@ __all__ = [
     "list_finer_axes",
     "list_origins",
     "onto",
+    "read_spec",
     "refine",
 ]

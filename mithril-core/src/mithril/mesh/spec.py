@@ -21,12 +21,13 @@ class PartitionSpec:
     ('data', 'tensor')
     """
 
-    __slots__ = ("cuts", "entries")
+    __slots__ = ("cuts", "entries", "mesh")
 
     def __init__(self, *entries: Entry | list[str]) -> None:
         self.entries: tuple[Entry, ...] = tuple(_check_entry(entry) for entry in entries)
         # How axes are cut whose sub-axes are named, where a sharding says it.
         self.cuts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+        self.mesh: object = None  # of the sharding that it was read from, if there was one
         used = [axis for dimension in range(len(self)) for axis in self.axes(dimension)]
         for axis in used:
             if used.count(axis) > 1:

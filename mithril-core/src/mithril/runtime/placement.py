@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mithril.errors import MeshError, OptionError, ShardingError
-from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse, coarsen, follow_sharding
+from mithril.mesh import (
+    Mesh,
+    PartitionSpec,
+    Sharding,
+    check_spec_mesh,
+    coarse,
+    coarsen,
+    follow_sharding,
+)
 from mithril.mesh.axes import as_shape
 from mithril.mesh.refinement import part
 from mithril.types import TensorType
@@ -69,6 +77,7 @@ def _read_sharding(
         return Sharding.of(sharding.mesh, sharding.spec, rank, what)
     if not isinstance(sharding, PartitionSpec):
         raise ShardingError(f"sharding={sharding!r} is not a partition spec; write P('data', None)")
+    check_spec_mesh(sharding, mesh, what)
     return Sharding.of(mesh, sharding, rank, what)
 
 

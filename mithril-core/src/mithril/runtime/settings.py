@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from mithril.compiler import PlanOptions, check_schedule
 from mithril.errors import GraphError, MeshError, OptionError, ShardingError, listing, nearest
-from mithril.mesh import Mesh, PartitionSpec
+from mithril.mesh import Mesh, PartitionSpec, Sharding, check_spec_mesh, read_spec
 from mithril.mesh.cuts import refine_for
 from mithril.models import Layer
 from mithril.models.annotations import Annotation
@@ -24,7 +24,7 @@ from mithril.sharding import LATENCY
 from mithril.transform import cotangent_name
 from mithril.types import to_python
 
-Shardings = PartitionSpec | Mapping[str, PartitionSpec] | None
+Shardings = PartitionSpec | Sharding | Mapping[str, PartitionSpec | Sharding] | None
 Choice = int | str | Sequence[int | str]
 """Arguments chosen by position, name, or pattern."""
 
@@ -198,7 +198,7 @@ def read_shardings(
     """Return the spec that an option means for each input or output it speaks of.
 
     Args:
-        given: one spec for all, or specs by name.
+        given: one spec or sharding for all, or such by name.
         names: of all inputs or outputs.
         mesh: of the backend.
         option: its name, for messages.
@@ -207,29 +207,34 @@ def read_shardings(
     Raises:
         ShardingError: it is no spec, nor a mapping of specs.
         GraphError: it names something that does not exist.
-        MeshError: the mesh lacks an axis.
+        MeshError: the mesh lacks an axis, or a sharding is of another one.
     """
     if given is None:
         return {}
-    found = dict.fromkeys(names, given) if isinstance(given, PartitionSpec) else given
+    lone = read_spec(given)
+    found = given if lone is None else dict.fromkeys(names, lone)
     if not isinstance(found, Mapping):
         raise ShardingError(
             f"{option}={given!r} is no partition spec; give P(…), or a mapping from {what} names "
             f"to such specs"
         )
-    for name, spec in found.items():
+    specs: dict[str, PartitionSpec] = {}
+    for name, value in found.items():
         if name not in names:
             raise GraphError(
                 f"{option} names '{name}', which is no {what}{nearest(name, names)}; {what}s: "
                 f"{listing(names)}"
             )
-        if not isinstance(spec, PartitionSpec):
-            raise ShardingError(f"{option} of '{name}' is {spec!r}; give a spec, such as P()")
+        spec = read_spec(value)
+        if spec is None:
+            raise ShardingError(f"{option} of '{name}' is {value!r}; give a spec, such as P()")
+        check_spec_mesh(spec, mesh, f"{what} '{name}'")
         try:
             refine_for(mesh, spec, f"{what} '{name}'")
         except MeshError as error:
             raise MeshError(f"{option} {error}") from None
-    return dict(found)
+        specs[name] = spec
+    return specs
 
 
 def read_at_rest(given: Shardings, parameters: Sequence[str]) -> dict[str, Annotation]:

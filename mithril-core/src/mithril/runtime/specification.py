@@ -10,7 +10,7 @@ import numpy as np
 
 from mithril.errors import ShapeError, ShardingError
 from mithril.keywords import checked_options
-from mithril.mesh import PartitionSpec, Sharding
+from mithril.mesh import PartitionSpec, Sharding, check_spec_mesh, read_spec
 from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.types import DType, TensorType, as_dtype, dtype_of_values, to_python
 
@@ -23,7 +23,8 @@ class TensorSpec:
     Args:
         shape: global sizes.
         dtype: element type; the float dtype of the backend by default.
-        sharding: a PartitionSpec; by default nobody says it, and a plan has it where it wants.
+        sharding: a PartitionSpec, or the sharding of an array; by default nobody says it, and a
+            plan has it where it wants.
 
     >>> TensorSpec((32, 16), sharding=PartitionSpec("data")).type
     TensorType(shape=(32, 16), dtype=<DType.float32: 'float32'>)
@@ -41,10 +42,12 @@ class TensorSpec:
             )
         if self.dtype is not None:
             as_dtype(self.dtype)
-        if self.sharding is not None and not isinstance(self.sharding, PartitionSpec):
+        spec = read_spec(self.sharding)
+        if self.sharding is not None and spec is None:
             raise ShardingError(
                 f"TensorSpec has sharding {self.sharding!r}; give a spec, such as P('data')"
             )
+        object.__setattr__(self, "sharding", spec)
 
     @property
     def type(self) -> TensorType:
@@ -93,7 +96,7 @@ def read_kind(
 
     Raises:
         ShapeError: `given` is none of these.
-        MeshError: the mesh lacks an axis.
+        MeshError: the mesh lacks an axis, or a sharding is of another one.
         ShardingError: a spec is longer than the rank.
     """
     if isinstance(given, Kind) and (wanted is None or not given.is_placed):
@@ -104,6 +107,7 @@ def read_kind(
         wanted = spec.sharding
     if wanted is None:
         return Kind.of_type(backend, spec.type)
+    check_spec_mesh(wanted, backend.mesh, what)
     sharding = Sharding.of(backend.mesh, wanted, len(spec.shape), what)
     return Kind(backend, spec.type, sharding, backend.mesh.size > 1)
 

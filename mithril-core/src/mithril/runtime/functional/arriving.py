@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mithril.errors import BackendError, GraphError, kind_of
-from mithril.mesh import PartitionSpec, Sharding, coarsen
+from mithril.mesh import PartitionSpec, Sharding, check_spec_mesh, coarsen
 from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.options import FunctionOptions, Specs
@@ -178,6 +178,7 @@ def sharding_of(
     """Return the sharding that a spec means for a tensor; on one device it says nothing."""
     if backend.mesh.size == 1:
         return Sharding.replicated(backend.mesh, type.rank)
+    check_spec_mesh(spec, backend.mesh, what)
     sharding = Sharding.of(backend.mesh, spec, type.rank, what)
     if (uneven or backend.uneven) == "error":
         sharding.check_even(type.shape, what)

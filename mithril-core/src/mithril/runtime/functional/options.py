@@ -10,7 +10,7 @@ from mithril.compiler.options import check_uneven
 from mithril.compiler.plugin_passes import read_passes
 from mithril.compiler.recompute_options import RecomputeOptions, read_recompute
 from mithril.errors import GraphError, OptionError
-from mithril.mesh import PartitionSpec
+from mithril.mesh import PartitionSpec, read_spec
 from mithril.option_checks import check_flag
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.arguments import Arguments, Choice, Form, Signature
@@ -104,7 +104,7 @@ class FunctionOptions:
         """
         given = [item for item in form.positional if item[0] not in self.static]
         wanted = self.in_shardings
-        if wanted is None or isinstance(wanted, PartitionSpec):
+        if wanted is None or read_spec(wanted) is not None:
             given = list(form.arguments)
             prefixes = [wanted] * len(given)
         elif isinstance(wanted, list | tuple) and len(wanted) == len(given):

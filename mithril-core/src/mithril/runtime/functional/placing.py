@@ -7,9 +7,10 @@ from typing import Any
 
 from mithril.errors import BackendError, ShardingError, kind_of
 from mithril.ir import Tensor
-from mithril.mesh import PartitionSpec
+from mithril.mesh import PartitionSpec, Sharding, check_spec_mesh
 from mithril.ops.constrain import apply_constraint
 from mithril.runtime.array import Array
+from mithril.runtime.functional.tracing import FunctionBuilder
 from mithril.trees import flatten, rebuild, spread
 
 
@@ -20,12 +21,12 @@ def reshard(x: Any, sharding: Any) -> Any:
 
     Args:
         x: an array, or a tree of arrays.
-        sharding: a `P`, or a tree of them and of None (as it lies).
+        sharding: a `P` or the sharding of an array, or a tree of them and of None (as it lies).
 
     Raises:
         BackendError: `x` is no array.
         ShardingError: `sharding` is no spec, or longer than the array's rank.
-        MeshError: the mesh lacks an axis.
+        MeshError: the mesh lacks an axis, or a sharding is of another one.
 
     >>> import mithril as ml
     >>> x = ml.NumpyBackend(ml.Mesh(x=2)).ones(4, 2)
@@ -44,12 +45,12 @@ def constrain(x: Any, sharding: Any) -> Any:
 
     Args:
         x: a value inside a function, an array, or a tree of them.
-        sharding: a `P`, or a tree of them and of None (as it lies).
+        sharding: a `P` or the sharding of an array, or a tree of them and of None (as it lies).
 
     Raises:
         BackendError: `x` is no array.
         ShardingError: `sharding` is no spec, or longer than the array's rank.
-        MeshError: the mesh lacks an axis.
+        MeshError: the mesh lacks an axis, or a sharding is of another one.
 
     >>> import mithril as ml
     >>> backend = ml.NumpyBackend(ml.Mesh(x=2))
@@ -74,10 +75,14 @@ def _place(
         if spec is None:
             placed.append(leaf)
         elif isinstance(leaf, Tensor):
+            builder = leaf.builder
+            if isinstance(builder, FunctionBuilder):
+                check_spec_mesh(spec, builder.backend.mesh, f"the value given to {function}()")
             placed.append(traced(leaf, spec))
         elif isinstance(leaf, Array):
             one_device = leaf.backend.mesh.size == 1
-            placed.append(leaf if one_device else leaf.backend.reshard(leaf, spec))
+            where = sharding if isinstance(sharding, Sharding) else spec
+            placed.append(leaf if one_device else leaf.backend.reshard(leaf, where))
         else:
             raise BackendError(
                 f"{function}() is given {kind_of(leaf)}, not an array of a backend; write "

@@ -9,7 +9,7 @@ from glob import escape
 from typing import Any
 
 from mithril.errors import OptionError, kind_of
-from mithril.mesh import Mesh, PartitionSpec
+from mithril.mesh import Mesh, PartitionSpec, Sharding, read_spec
 from mithril.models.composition import Composition, Member, ShardRule
 from mithril.models.layer import Layer
 from mithril.models.model import Model
@@ -19,6 +19,7 @@ from mithril.models.trace import annotations_of
 from mithril.runtime.strategy.strategy import Strategy
 
 OPTION = "partition_strategy"
+Spec = PartitionSpec | Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +71,19 @@ class Applied:
         )
 
     def merge_inputs(
-        self, given: PartitionSpec | Mapping[str, PartitionSpec] | None
-    ) -> Mapping[str, PartitionSpec] | PartitionSpec | None:
+        self, given: Spec | Mapping[str, Spec] | None
+    ) -> Mapping[str, Spec] | Spec | None:
         """Return how inputs lie, where the strategy or the user says it.
 
         Raises:
             OptionError: both say it of one input, and it differs.
         """
         said = self.strategy.in_shardings
-        if isinstance(given, PartitionSpec):
+        if isinstance(given, PartitionSpec | Sharding):
             given = dict.fromkeys(self.strategy.inputs, given)
         if not isinstance(given, Mapping):
             return said or given
+        given = {name: read_spec(spec) or spec for name, spec in given.items()}
         both = {n: self.merge(f"in_shardings of '{n}'", given.get(n), said[n]) for n in said}
         return {**given, **{name: spec for name, spec in both.items() if spec is not None}}
 
