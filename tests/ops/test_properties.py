@@ -184,7 +184,7 @@ def test_matmul_is_numpys(data) -> None:
 
 @given(st.data())
 def test_convolution_rule_holds(data) -> None:
-    """Random strides, paddings, dilations and groups; every factor split."""
+    """Random strides, paddings, dilations and groups; every factor split without an exchange."""
     dims = data.draw(st.integers(1, 2))
 
     def each(low: int, high: int) -> tuple[int, ...]:
@@ -208,7 +208,10 @@ def test_convolution_rule_holds(data) -> None:
         (op.weight_gradient(window), (x, dy)),
     ):
         types = [type_of(array) for array in arrays]
-        for factor in case.rule(types, case.infer(types)).splittable:
+        rule = case.rule(types, case.infer(types))
+        for factor in rule.splittable:
+            if factor in rule.special:
+                continue  # parts are exchanged: tests/partition/test_halos.py
             check_rule(case, arrays, [factor])
 
 

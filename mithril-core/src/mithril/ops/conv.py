@@ -2,7 +2,11 @@
 
 Layouts are PyTorch's: inputs [batch, channels, *spatial], weights [out, in / groups, *window].
 The three convolution ops are each other's gradients, so they can be differentiated any number of
-times. Batch, groups and both kinds of channels may be split; spatial dimensions are whole.
+times. Batch, groups and both kinds of channels may be split.
+
+A spatial dimension may be split where it has as many rows as windows, each a stride long: with
+padding that keeps the size, or windows that lie side by side. Devices then exchange the rows that
+windows at the edges of parts reach (`mithril.ops.halo`). Other spatial dimensions are whole.
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mithril.errors import ShapeError
-from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
+from mithril.ir.op import Cost, Cotangents, Group, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
+from mithril.ops.halo import fetch, spatial_dims, widen_gradient
 from mithril.types import Shape, TensorType, promote
 
 Padding = tuple[tuple[int, int], ...]
@@ -33,7 +38,28 @@ class Convolving(Op):
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         op = self if self.groups == 1 else replace(self, groups=shard.size("g"))
-        return shard.apply(op, *inputs)
+        operands: list[Any] = list(inputs)
+        for i, extent in enumerate(self._extents(inputs[1].shape[2:])):
+            group = shard.group(f"t{i}") if self._reaches_out(i, extent) else None
+            if group is not None:
+                operands[0], pads = self._widen(operands[0], i, extent, group)
+                padding = (*op.padding[:i], pads, *op.padding[i + 1 :])
+                op = replace(op, padding=padding)
+        return shard.apply(op.resize(shard.outputs), *operands)
+
+    def _extents(self, window: Shape) -> Shape:
+        """Return over how many rows the windows reach, given the spatial sizes of operand 1."""
+        return tuple(d * (k - 1) + 1 for d, k in zip(self.dilation, window, strict=True))
+
+    def _reaches_out(self, i: int, extent: int) -> bool:
+        """Return whether windows of a spatial dimension meet rows beside those of their step."""
+        return extent > self.stride[i] or self.padding[i] != (0, 0)
+
+    def _widen(self, x: Any, i: int, extent: int, group: Group) -> tuple[Any, tuple[int, int]]:
+        """Return operand 0 with all rows that a part needs, and how the part is padded then."""
+        step, before = self.stride[i], self.padding[i][0]
+        high = x.shape[i + 2] - step + extent - before
+        return fetch(x, i + 2, group, (-before, high), operand=0), (0, 0)
 
     def forward(self) -> Convolution:
         """Return the convolution with these attributes."""
@@ -51,8 +77,8 @@ class Convolving(Op):
 
     def _result(self, x: TensorType, w: TensorType) -> TensorType:
         self._check(x, w)
-        extents = [d * (k - 1) + 1 for d, k in zip(self.dilation, w.shape[2:], strict=True)]
-        spatial = result_sizes("convolution", x, tuple(extents), self.stride, self.padding)
+        extents = self._extents(w.shape[2:])
+        spatial = result_sizes("convolution", x, extents, self.stride, self.padding)
         return x.with_shape((x.shape[0], w.shape[0], *spatial))
 
     def _check(self, x: TensorType, w: TensorType) -> None:
@@ -79,23 +105,33 @@ class Convolving(Op):
 
     def _rule(self, order: str, inputs: Types, outputs: Types) -> Rule:
         """Return the rule of an op whose operands and result are x, w, y in this order."""
-        spatial = range(len(self.stride))
-        s, k, t = (" ".join(f"{letter}{i}" for i in spatial) for letter in "skt")
+        types = dict(zip(order, (*inputs, *outputs), strict=True))
+        window = types["w"].shape[2:]
+        rows, windows, told, whole = spatial_dims(
+            types["x"].shape[2:], types["y"].shape[2:], self.stride
+        )
+        k = [f"k{i}" for i in range(len(window))]
         many = self.groups > 1
         sides = {
-            "x": f"b {'(g i)' if many else 'i'} {s}",
-            "w": f"{'(g o)' if many else 'o'} i {k}",
-            "y": f"b {'(g o)' if many else 'o'} {t}",
+            "x": f"b {'(g i)' if many else 'i'} {' '.join(rows)}",
+            "w": f"{'(g o)' if many else 'o'} i {' '.join(k)}",
+            "y": f"b {'(g o)' if many else 'o'} {' '.join(windows)}",
         }
         first, second, result = (sides[letter] for letter in order)
-        return Rule.parse(
+        rule = Rule.parse(
             f"{first}, {second} -> {result}",
             inputs,
             outputs,
-            whole=f"{s} {k} {t}".split(),
+            whole=[*whole, *k],
             linear=((0,), (1,)),
-            sizes={"g": self.groups} if many else {},
+            sizes={"g": self.groups, **told} if many else told,
         )
+        reaching = {
+            f"t{i}"
+            for i, extent in enumerate(self._extents(window))
+            if self._reaches_out(i, extent)
+        }
+        return replace(rule, special=frozenset(reaching - rule.whole))
 
 
 @register
@@ -135,6 +171,12 @@ class ConvolutionInputGradient(Convolving):
     name: ClassVar[str] = "convolution_input_gradient"
     size: Shape
 
+    def resize(self, outputs: Types) -> Op:
+        return replace(self, size=outputs[0].shape[2:])
+
+    def _widen(self, x: Any, i: int, extent: int, group: Group) -> tuple[Any, tuple[int, int]]:
+        return widen_gradient(x, i, extent, self.stride[i], self.padding[i][0], group)
+
     def infer(self, inputs: Types) -> Types:
         dy, w = inputs
         x = w.with_shape((dy.shape[0], w.shape[1] * self.groups, *self.size))
@@ -162,6 +204,10 @@ class ConvolutionWeightGradient(Convolving):
 
     name: ClassVar[str] = "convolution_weight_gradient"
     size: Shape
+
+    def _extents(self, window: Shape) -> Shape:
+        del window
+        return super()._extents(self.size)
 
     def infer(self, inputs: Types) -> Types:
         x, dy = inputs

@@ -1,19 +1,24 @@
 """Pooling over any number of spatial dimensions: the largest element or the mean of a window.
 
-Layouts are those of convolution: [batch, channels, *spatial]; spatial dimensions are whole.
+Layouts are those of convolution: [batch, channels, *spatial]. So are the spatial dimensions that
+may be split, and what devices exchange then. Of means that leave padding out those are whole that
+are padded: the devices at their ends would have to divide by other numbers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mithril.errors import GraphError, ShapeError
-from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
+from mithril.ir.op import Cost, Cotangents, Group, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
+from mithril.ops.choice import where
 from mithril.ops.conv import (
     Padding,
     Widths,
@@ -23,7 +28,9 @@ from mithril.ops.conv import (
     pairs,
     result_sizes,
 )
-from mithril.types import Shape, TensorType
+from mithril.ops.halo import fetch, spatial_dims, widen_gradient, windows_beside
+from mithril.ops.index import iota
+from mithril.types import DType, Scalar, Shape, TensorType
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,41 @@ class Pooling(Op):
         spatial = result_sizes(self.what, x, self.window, self.stride, self.padding)
         return x.with_shape((*x.shape[:2], *spatial))
 
-    def _sides(self) -> tuple[str, str, list[str]]:
-        s = [f"s{i}" for i in range(len(self.window))]
-        t = [f"t{i}" for i in range(len(self.window))]
-        return f"b c {' '.join(s)}", f"b c {' '.join(t)}", [*s, *t]
+    def _reaches_out(self, i: int) -> bool:
+        """Return whether windows of a spatial dimension meet rows beside those of their step."""
+        return self.window[i] > self.stride[i] or self.padding[i] != (0, 0)
+
+    def _sliding(self, x: TensorType, order: str, inputs: Types, outputs: Types) -> Rule:
+        """Return the rule of an op whose operands and result lie like x and y in this order."""
+        y = self._result(x)
+        rows, windows, told, whole = spatial_dims(x.shape[2:], y.shape[2:], self.stride)
+        sides = {"x": f"b c {' '.join(rows)}", "y": f"b c {' '.join(windows)}"}
+        *operands, result = (sides[letter] for letter in order)
+        text = f"{', '.join(operands)} -> {result}"
+        rule = Rule.parse(text, inputs, outputs, whole=whole, sizes=told)
+        reaching = {f"t{i}" for i in range(len(self.window)) if self._reaches_out(i)}
+        return replace(rule, special=frozenset(reaching - rule.whole))
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        x: Any = inputs[0]
+        op = self
+        for i in range(len(self.window)):
+            group = shard.group(f"t{i}") if self._reaches_out(i) else None
+            if group is not None:
+                x, pads = self._widen(x, i, group)
+                op = replace(op, padding=(*op.padding[:i], pads, *op.padding[i + 1 :]))
+        return shard.apply(op.resize(shard.outputs), x)
+
+    def _widen(self, x: Any, i: int, group: Group) -> tuple[Any, tuple[int, int]]:
+        """Return an operand with all rows that a part needs, and how the part is padded then."""
+        before = self.padding[i][0]
+        high = x.shape[i + 2] - self.stride[i] + self.window[i] - before
+        return fetch(x, i + 2, group, (-before, high), 0, self._fill(x.dtype)), (0, 0)
+
+    def _fill(self, dtype: DType) -> Scalar:
+        """Return what padding holds."""
+        del dtype
+        return 0
 
 
 @register
@@ -72,8 +110,11 @@ class MaxPool(Pooling):
         return [apply_one(op, inputs[0], outputs[0], cotangents[0])]  # type: ignore[type-var]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        x, y, whole = self._sides()
-        return Rule.parse(f"{x} -> {y}", inputs, outputs, whole=whole)
+        rule = self._sliding(inputs[0], "xy", inputs, outputs)
+        return replace(rule, reductions=dict.fromkeys(rule.special, "max"))
+
+    def _fill(self, dtype: DType) -> Scalar:
+        return lowest(dtype)
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         flops = outputs[0].size * math.prod(self.window)
@@ -100,8 +141,41 @@ class MaxPoolGradient(Pooling):
         )
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        x, y, whole = self._sides()
-        return Rule.parse(f"{x}, {y}, {y} -> {x}", inputs, outputs, whole=whole, linear=((2,),))
+        return replace(self._sliding(inputs[0], "xyyx", inputs, outputs), linear=((2,),))
+
+    def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
+        operands: list[Any] = list(inputs)
+        op, own = self, [slice(None)] * operands[0].ndim
+        for i in range(len(self.window)):
+            group = shard.group(f"t{i}") if self._reaches_out(i) else None
+            if group is not None:
+                operands, own[i + 2] = self._widen_all(operands, i, group, shard)
+                op = replace(op, padding=(*op.padding[:i], (0, 0), *op.padding[i + 1 :]))
+        slopes: Any = shard.apply(op, *operands)[0]
+        return [slopes] if op is self else [slopes[tuple(own)]]
+
+    def _widen_all(
+        self, operands: Sequence[Any], i: int, group: Group, shard: Shard
+    ) -> tuple[list[Any], slice]:
+        """Return all windows that meet rows of a part, with all rows of these, and which are own.
+
+        A window in which nothing is above the lowest number may find that in the padding.
+        """
+        (x, *given), step, before = operands, self.stride[i], self.padding[i][0]
+        rows, windows = x.shape[i + 2], given[0].shape[i + 2]
+        low, high = windows_beside(self.window[i], step, before)
+        first = low * step + before
+        last = max((windows + high - 1) * step + self.window[i] - before, rows)
+        fill = lowest(x.dtype)
+        if len(set(group.parts)) > 1:  # rows of padding are zeros, and there is one a window
+            offset: Any = shard.offset(f"t{i}")
+            line = tuple(n if axis == i + 2 else 1 for axis, n in enumerate(x.shape))
+            is_row = iota(x, line, i + 2) + offset < sum(group.parts)
+            x = where(is_row, x, x._constant(fill, x.dtype))
+        found = fetch(x, i + 2, group, (-first, last), 0, fill)
+        beside = (-low, windows + high)
+        ones = [fetch(y, i + 2, group, beside, n) for n, y in enumerate(given, 1)]
+        return [found, *ones], slice(first, first + rows)
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         flops = 2 * inputs[1].size * math.prod(self.window)
@@ -116,9 +190,11 @@ class MeanPooling(Pooling):
     count_padding: bool
 
     def _rule(self, order: str, inputs: Types, outputs: Types) -> Rule:
-        x, y, whole = self._sides()
-        text = {"xy": f"{x} -> {y}", "yx": f"{y} -> {x}"}[order]
-        return Rule.parse(text, inputs, outputs, whole=whole, linear=((0,),))
+        x = {"xy": inputs, "yx": outputs}[order][0]
+        rule = self._sliding(x, order, inputs, outputs)
+        padded = {f"t{i}" for i, pads in enumerate(self.padding) if pads != (0, 0)}
+        apart = frozenset() if self.count_padding else padded & set(rule.factors)
+        return replace(rule, whole=rule.whole | apart, special=rule.special - apart, linear=((0,),))
 
 
 @register
@@ -154,6 +230,12 @@ class AvgPoolGradient(MeanPooling):
     name: ClassVar[str] = "avg_pool_gradient"
     size: Shape
 
+    def resize(self, outputs: Types) -> Op:
+        return replace(self, size=outputs[0].shape[2:])
+
+    def _widen(self, x: Any, i: int, group: Group) -> tuple[Any, tuple[int, int]]:
+        return widen_gradient(x, i, self.window[i], self.stride[i], self.padding[i][0], group)
+
     def infer(self, inputs: Types) -> Types:
         dy = inputs[0]
         x = dy.with_shape((*dy.shape[:2], *self.size))
@@ -173,6 +255,11 @@ class AvgPoolGradient(MeanPooling):
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(inputs[0].size * math.prod(self.window), inputs[0].nbytes + outputs[0].nbytes)
+
+
+def lowest(dtype: DType) -> Scalar:
+    """Return what every number of a dtype is at least."""
+    return -math.inf if dtype.is_float else int(np.iinfo(str(dtype)).min)
 
 
 def max_pool(
