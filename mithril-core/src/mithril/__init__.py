@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from mithril.runtime.functional import (
         Function,
+        block_until_ready,
         checkpoint,
         constrain,
         grad,
@@ -83,8 +84,8 @@ _HOMES = {
         "process_count", "process_index", "profile", "train_step",
     ),
     "mithril.runtime.functional": (
-        "Function", "checkpoint", "constrain", "grad", "jit", "reshard", "scan",
-        "value_and_grad",
+        "Function", "block_until_ready", "checkpoint", "constrain", "grad", "jit", "reshard",
+        "scan", "value_and_grad",
     ),
     "mithril.training": ("History", "train"),
     "mithril.tuning": ("auto_tune",),
@@ -110,11 +111,11 @@ __all__ = [
     "Reshape", "ShapeError", "Sharding", "ShardingError", "Sigmoid", "Silu", "Softmax", "Softplus",
     "Split", "Strategy", "Subtract", "Tanh", "TensorSpec", "TorchBackend", "TrainState",
     "TrainStep", "Transpose", "TruncatedNormal", "Uniform", "UnknownNameError", "Xavier", "Zeros",
-    "__version__", "auto_tune", "checkpoint", "compile", "constrain", "data", "define_kernel",
-    "define_op", "grad", "is_inference", "is_main", "jit", "layer", "layer_path", "load", "numpy",
-    "open_backend", "open_plugin", "optim", "parameter", "process_count", "process_index",
-    "profile", "remove_kernel", "reshard", "save", "scan", "section", "seed", "train", "train_step",
-    "value_and_grad", "visualize",
+    "__version__", "auto_tune", "block_until_ready", "checkpoint", "compile", "constrain", "data",
+    "define_kernel", "define_op", "grad", "is_inference", "is_main", "jit", "layer", "layer_path",
+    "load", "numpy", "open_backend", "open_plugin", "optim", "parameter", "process_count",
+    "process_index", "profile", "remove_kernel", "reshard", "save", "scan", "section", "seed",
+    "train", "train_step", "value_and_grad", "visualize",
 ]  # fmt: skip
 
 

@@ -235,6 +235,11 @@ class TorchEngine(Engine):
         view.flags.writeable = False
         return view
 
+    def wait_for(self, handles: Sequence[Handle]) -> None:
+        """Return once the devices have computed all that was begun."""
+        del handles
+        self.executor.wait()
+
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
         """Turn a program into something that runs where the engine's devices are.
 

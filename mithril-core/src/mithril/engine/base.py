@@ -369,8 +369,9 @@ class Engine(ABC):
     def wait_for(self, handles: Sequence[Handle]) -> None:
         """Return once arrays are computed; by default they are as soon as they are returned.
 
-        Profiles, calibrations and tuned plans are timed by it: an engine whose library computes
-        when somebody reads, or beside this thread, has it compute here.
+        Profiles, calibrations and tuned plans are timed by it, and it is what `block_until_ready`
+        of an array does: an engine whose library computes when somebody reads, or beside this
+        thread, has it compute here.
 
         Args:
             handles: what programs returned.

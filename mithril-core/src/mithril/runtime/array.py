@@ -269,6 +269,11 @@ class Array(Operand):
             whole[box] = self.read_part(device)
         return whole
 
+    def block_until_ready(self) -> Self:
+        """Return the array once its values are computed, as in JAX; for timing what makes it."""
+        self.engine.wait_for([self.shards])
+        return self
+
     def item(self) -> Scalar:
         """Return the only element as a Python number.
 

@@ -53,6 +53,10 @@ class Executor(Protocol):
         """
         ...
 
+    def wait(self) -> None:
+        """Return once all that was begun is computed."""
+        ...
+
     def part(self, mesh: Mesh) -> Executor:
         """Return some of the devices; see `Engine.part`."""
         ...

@@ -109,6 +109,11 @@ class LocalExecutor:
         """
         return [self._read(*one) for one in wanted]
 
+    def wait(self) -> None:
+        """Return once the device has computed all that was begun; a CPU has."""
+        if self._device.startswith("cuda"):
+            torch.cuda.synchronize(self._device)
+
     def part(self, mesh: Mesh) -> LocalExecutor:
         """Return some of the devices; this process need not have one of them."""
         return LocalExecutor(mesh, self._device, self._rank)

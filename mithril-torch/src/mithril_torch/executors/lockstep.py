@@ -80,6 +80,11 @@ class LockstepExecutor:
         """Return what devices hold of several arrays."""
         return [to_numpy(shards[device]) for shards, _, device in wanted]
 
+    def wait(self) -> None:
+        """Return once the device has computed all that was begun; a CPU has."""
+        if self._device.startswith("cuda"):
+            torch.cuda.synchronize(self._device)
+
     def part(self, mesh: Mesh) -> LockstepExecutor:
         """Return some of the devices."""
         return LockstepExecutor(mesh, self._device, is_measuring=self._is_measuring)

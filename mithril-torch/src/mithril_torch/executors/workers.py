@@ -97,6 +97,10 @@ class WorkersExecutor:
             for part in self._pool.fetch_all(at)
         ]
 
+    def wait(self) -> None:
+        """Return once the workers have computed all that was begun."""
+        self._pool.wait()
+
     def part(self, mesh: Mesh) -> WorkersExecutor:
         """Return some of the devices."""
         return WorkersExecutor(mesh, self._pool)

@@ -1,4 +1,4 @@
-"""reshard and constrain: the user's word for how arrays lie on the mesh."""
+"""reshard and constrain: the user's word for how arrays lie on the mesh; waiting for arrays."""
 
 from __future__ import annotations
 
@@ -58,6 +58,24 @@ def constrain(x: Any, sharding: Any) -> Any:
     Sharding(P('x'))
     """
     return _place(x, sharding, "constrain", apply_constraint)
+
+
+def block_until_ready(x: Any) -> Any:
+    """Return arrays once their values are computed.
+
+    Args:
+        x: an array, or a tree of arrays; other leaves are there.
+
+    >>> import mithril as ml
+    >>> block_until_ready({"a": ml.NumpyBackend().ones(2)})["a"].numpy()
+    array([1., 1.], dtype=float32)
+    """
+    leaves: list[Any] = []
+    flatten(x, leaves)
+    for leaf in leaves:
+        if isinstance(leaf, Array):
+            leaf.block_until_ready()
+    return x
 
 
 def _place(

@@ -277,6 +277,13 @@ class Pool:
                 missing = missing[len(batch) :]
         return [part for part in parts if part is not None]
 
+    def wait(self) -> None:
+        """Return once workers have run what waits for a message; they answer when all is done."""
+        with self._connection.lock:
+            if self._batcher.runs:
+                self._request({"do": "take"})
+                self._batcher.shrink()
+
     def close(self) -> None:
         """End all workers; handles cannot be used any more."""
         self._connection.close()
