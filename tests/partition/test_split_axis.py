@@ -43,6 +43,11 @@ DECIDED: dict[str, Along] = {
         "of truth": ops.argmin(ops.less(x, 0.0), i),
         "of integers": ops.argmin(ops.cast(ops.less(x, 0.0), DType.uint8), i),
     },
+    "argsort": lambda x, i: {
+        "up": ops.argsort(x, i),
+        "down": ops.argsort(x, i, descending=True),
+        "sorted": ops.sort(x, i, descending=True),
+    },
     "top_k": lambda x, i: {
         f"{name} of {k}": y
         for k in {1, 2, -(-x.shape[i] // 2), x.shape[i]}
@@ -59,6 +64,7 @@ COMPUTED: dict[str, Along] = {
         "all": ops.prod(x),
         "two": ops.prod(x, (i, (i + 1) % 3), keepdims=True),
     },
+    "sort": lambda x, i: {"up": ops.sort(x, i), "down": ops.sort(x, i, descending=True)},
     "top_k": lambda x, i: {"largest": ops.top_k(x, 2, i)[0]},
 }
 """What has gradients."""
@@ -152,6 +158,29 @@ def test_the_gradient_of_a_running_sum_exchanges_one_row() -> None:
     places = {"gradients": {"y": P("a")}, "differentiated": ["x"]}
     ran = run(graph, Mesh(a=DEVICES), values_for(graph), {"x": P("a")}, **places)
     assert ran.rows("forward") == ran.rows("backward") == [("all_gather", ("a",), DEVICES * ROW)]
+
+
+def test_rows_are_brought_together_to_be_sorted() -> None:
+    """Four devices hold a quarter of the rows, then of the columns, then of the rows again."""
+    graph = graph_of(lambda x, i: {"y": ops.sort(x, i)}, (ROWS, 64, 1), 0, F32)
+    places = {"outputs": {"y": P("a")}, "gradients": {"y": P("a")}, "differentiated": ["x"]}
+    ran = run(graph, Mesh(a=DEVICES), values_for(graph), {"x": P("a")}, **places)
+    moved = [("all_to_all", ("a",), 4 * ROWS * 64 // DEVICES)]
+    assert ran.rows("forward") == 2 * moved
+    assert {kind for kind, *_ in ran.rows("backward")} == {"all_to_all"}
+    assert is_as_planned(ran)
+
+
+@pytest.mark.parametrize("shape", [(ROWS,), (ROWS, 3), (8, 4)], ids=str)
+def test_what_no_other_dimension_can_be_split_for_is_gathered(shape: tuple[int, ...]) -> None:
+    """A vector, few columns, and what is so small that one gather costs less than two exchanges."""
+    builder = Builder()
+    x = builder.input(TensorType(shape, F32), "x")
+    graph = builder.build({"y": ops.sort(x, 0)})
+    values = values_for(graph)
+    ran = run(graph, Mesh(a=DEVICES), values, {"x": P("a")}, outputs={"y": P("a")})
+    assert [kind for kind, *_ in ran.executed] == ["all_gather"]
+    np.testing.assert_array_equal(ran.outputs["y"], np.sort(values["x"], 0))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -55,6 +55,8 @@ class Rule:
             these partial.
         proposes: for a whole factor, those to split in its place where values come split along it;
             they are candidates of this op alone, and its results may be split as the values came.
+        may_gather: whether values are gathered instead where none of these can be split, or where
+            that costs less; others refuse.
         gathered: whole factors along which an option asks for operands to be gathered.
         separate: whole factors of which a position of the results is made of the same position of
             the operands: the op of some positions is those positions of the op.
@@ -73,6 +75,7 @@ class Rule:
     special: frozenset[str] = frozenset()
     completed: frozenset[str] = frozenset()
     proposes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    may_gather: bool = False
     gathered: frozenset[str] = frozenset()
     separate: frozenset[str] = frozenset()
     aligned: frozenset[str] = frozenset()
@@ -155,7 +158,8 @@ class Rule:
 
     def asks_along(self, factors: Iterable[str]) -> bool:
         """Return whether an option asks for moves along one of some factors."""
-        return any(factor in self.proposes or factor in self.gathered for factor in factors)
+        asked = self.gathered.union(() if self.may_gather else self.proposes)
+        return not asked.isdisjoint(factors)
 
     def reduction(self, factor: str) -> str:
         """Return the reduction a result needs when this factor, absent from it, is split."""

@@ -44,9 +44,17 @@ class AlongAxis(Op):
         return Cost(steps * inputs[0].size, sum_bytes(inputs, outputs))
 
 
+@dataclass(frozen=True)
+class RowOrder(AlongAxis):
+    """Base of ops that need all of a row; devices that share one exchange it for others."""
+
+    def rule(self, inputs: Types, outputs: Types) -> Rule:
+        return _exchange_dims(super().rule(inputs, outputs), self.axis)
+
+
 @register
 @dataclass(frozen=True)
-class Sort(AlongAxis):
+class Sort(RowOrder):
     """The elements of every row in order, ascending unless `descending`; NaN comes last."""
 
     name: ClassVar[str] = "sort"
@@ -62,7 +70,7 @@ class Sort(AlongAxis):
 
 @register
 @dataclass(frozen=True)
-class Argsort(AlongAxis):
+class Argsort(RowOrder):
     """The int32 positions that put every row in order, NaN last; equal elements keep theirs."""
 
     name: ClassVar[str] = "argsort"
@@ -108,7 +116,7 @@ class TopK(AlongAxis):
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rule, along = AlongAxis.rule(self, inputs, outputs), frozenset({f"d{self.axis}"})
         if self.k == inputs[0].shape[self.axis]:
-            return rule  # all of it in order
+            return _exchange_dims(rule, self.axis)
         kinds = dict.fromkeys(along, "top")
         return replace(
             rule, reductions=kinds, whole=rule.whole - along, special=along, completed=along
@@ -231,7 +239,8 @@ class ScatterAlong(Op):
         return [None, apply_one(TakeAlong(self.axis), take_cotangent(cotangents), inputs[0])]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        return _picking(self.axis, outputs[0], inputs[0], "ii -> x", ((1,),))
+        rule = _picking(self.axis, outputs[0], inputs[0], "ii -> x", ((1,),))
+        return _exchange_dims(rule, self.axis)
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         updates: Any
@@ -310,6 +319,16 @@ def _check_positions(what: str, x: TensorType, at: TensorType, axis: int) -> Non
             f"{what} along dimension {axis} of {x} has positions {at}; they must be integers in "
             f"the same shape except along that dimension"
         )
+
+
+def _exchange_dims(rule: Rule, axis: int) -> Rule:
+    """Return the rule by which another dimension is split in place of a whole one, if that pays."""
+    along, sizes = f"d{axis}", rule.sizes
+    others = [f for f in rule.splittable if f.startswith("d") and f != along]
+    if along not in rule.whole or not others:
+        return rule
+    largest = tuple(sorted(others, key=lambda factor: -sizes[factor]))
+    return replace(rule, proposes={along: largest}, may_gather=True)
 
 
 def sum_bytes(inputs: Types, outputs: Types) -> int:

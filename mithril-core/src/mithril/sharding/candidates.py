@@ -44,7 +44,8 @@ class Candidates:
         partial: for each mesh axis, the values that can be partial sums over it.
         expandable: nodes an axis would split further if they were replaced by their expansions.
         cuts: for an axis larger than a factor it would split, the sub-axes that would help.
-        asked: for each node whose rule proposes factors, the axes that have to take one of them.
+        asked: for each node whose rule proposes factors, the axes that have to take one of them,
+            unless the rule says that values may be gathered instead.
         copying: for each axis, the nodes that may compute copies over it, with one candidate, too.
         minor: axes that split what is kept between steps further than what computes it.
     """

@@ -101,6 +101,8 @@ def _check_asked(chosen: Mapping[Node, Option], candidates: Candidates) -> None:
         ShardingError: none of it can be split over an axis; the message is the op's own.
     """
     for node, axes in candidates.asked.items():
+        if candidates.rules[node].may_gather:
+            continue
         option = chosen[node]
         for axis in sorted(axes - set(option.factors) - set(option.linear)):
             types, count = [v.type for v in node.inputs], option.results[0].mesh.sizes[axis]

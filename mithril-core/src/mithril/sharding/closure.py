@@ -111,12 +111,17 @@ class Closure:
 
         A minor factor is of use where other axes split its major completely.
         """
-        proposed = self.proposed.setdefault(node, set())
+        found = set()
         for factor in rule.proposes[asked]:
-            if not self._divides(rule, factor):
+            if not self._divides(rule, factor, is_free=not rule.may_gather):
+                if rule.may_gather:
+                    continue
                 break  # sub-axes may help, and are noted
             if self._blocking_major(rule, factor) is None:
-                proposed.add(factor)
+                found.add(factor)
+        if rule.may_gather and not found:
+            return
+        self.proposed.setdefault(node, set()).update(found)
         for value, dims in zip(node.outputs, rule.results, strict=True):
             for dimension, dim in enumerate(dims):
                 if asked in dim:

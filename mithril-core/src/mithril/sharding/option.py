@@ -122,8 +122,10 @@ def _axis_choices(node: Node, axis: str, candidates: Candidates) -> AxisChoices:
         if any(node.inputs[i] in able for i in group)
     )
     # A single candidate is the user's intent: running the node twice is then no alternative.
-    is_asked = bool(factors) and axis in candidates.asked.get(node, ())
-    is_intended = len(factors) == 1 and not may_copy
+    is_proposed = bool(factors) and axis in candidates.asked.get(node, ())
+    may_gather = is_proposed and candidates.rules[node].may_gather
+    is_asked = is_proposed and not may_gather
+    is_intended = len(factors) == 1 and not may_copy and not may_gather
     nothing: AxisChoices = () if is_intended or is_asked else (None,)
     return (*factors, *groups, *nothing)
 
