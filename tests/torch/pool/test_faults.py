@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import sys
 import time
 
 import numpy as np
@@ -357,6 +358,21 @@ class TestStarting:
         monkeypatch.setattr("sys.executable", "/no/such/python")
         text = "^Worker pool of 2 cannot start its processes; /no/such/python: No such file or dir"
         with pytest.raises(BackendError, match=text):
+            Pool.of(2, timeout=11)
+        assert until(lambda: system() == before)
+
+    def test_what_is_no_text_among_the_paths(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.path", [pathlib.Path("/no/such/folder"), *sys.path])
+        pool = Pool.of(1, timeout=12)
+        assert works(pool)
+        pool.close()
+
+    def test_an_error_while_they_are_started_is_raised(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = system()
+        monkeypatch.setattr("sys.path", ["a\0b"])
+        with pytest.raises(ValueError, match="null byte"):
             Pool.of(2, timeout=11)
         assert until(lambda: system() == before)
 

@@ -22,6 +22,7 @@ from mithril.runtime.call import Bound, Pick, pick
 from mithril.runtime.donation import give_up_moved
 from mithril.runtime.host_indices import check_host_indices
 from mithril.runtime.input_conversion import InputConverter
+from mithril.runtime.interrupts import HeldInterrupts
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.planner import NOTHING, Planner, Seeded
 from mithril.runtime.sampling import read_seed
@@ -87,14 +88,15 @@ class Evaluator:
             arrays = bound.settle([*arrays, *evaluation.captured.held])
         if evaluation.traced.uses_seed:
             arrays = [*arrays, self._seed_array(seed, bound)]
-        made = bound.run(arrays, observe)
-        if arrays is not given and bound.interface.donated:
-            give_up_moved(given, arrays, bound.interface.donated)
-        outputs, slopes = {name: made[i] for i, name in self._places}, Parameters()
-        if gradients is not None:  # filled one by one: faster for few, and as fast for many
-            for position, name in enumerate(evaluation.differentiated, len(outputs)):
-                slopes[name] = made[position]
-        return outputs, slopes
+        with HeldInterrupts(bool(bound.interface.donated)):
+            made = bound.run(arrays, observe)
+            if arrays is not given and bound.interface.donated:
+                give_up_moved(given, arrays, bound.interface.donated)
+            outputs, slopes = {name: made[i] for i, name in self._places}, Parameters()
+            if gradients is not None:  # filled one by one: faster for few, and as fast for many
+                for position, name in enumerate(evaluation.differentiated, len(outputs)):
+                    slopes[name] = made[position]
+            return outputs, slopes
 
     def bind(
         self, seeded: Seeded, kinds: Sequence[Kind], donated: frozenset[str] = NOTHING

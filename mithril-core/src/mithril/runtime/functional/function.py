@@ -28,6 +28,7 @@ from mithril.runtime.functional.arriving import Arriving
 from mithril.runtime.functional.binding import TracedFunction, bind_function
 from mithril.runtime.functional.options import FunctionOptions, JitOptions
 from mithril.runtime.functional.tracing import lift
+from mithril.runtime.interrupts import HeldInterrupts
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
 from mithril.trees import flatten, rebuild, spread
@@ -69,7 +70,8 @@ def jit(
         at_rest: how arrays are kept between calls, by patterns of the names of leaves such as
             `{"params.*.weight": P("data")}`, or one `P` for all: they are brought there, gathered
             when they are needed, and their gradients leave so. What stands behind the argument's
-            name may be matched alone. `in_shardings` then say how they are computed with.
+            name may be matched alone. Numbers are not kept, unless they are named. `in_shardings`
+            then say how they are computed with.
         uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
             `error`; by default as the backend does.
         max_reshard_bytes: refuse a plan that moves more bytes than this, per device and time, only
@@ -154,9 +156,10 @@ class Function:
         arrays = bound.settle(arrays, others)
         if known is None:
             self._bindings.remember(form, arrays, bound)
-        made = _run(bound, arrays)
-        give_up_moved(leaves, arrays, bound.interface.donated)
-        return made
+        with HeldInterrupts(bool(bound.interface.donated)):
+            made = _run(bound, arrays)
+            give_up_moved(leaves, arrays, bound.interface.donated)
+            return made
 
     @property
     def recompiles(self) -> int:
@@ -273,7 +276,8 @@ def _run(bound: Bound[TracedFunction], arrays: list[Array]) -> Any:
     captured = traced.captured
     # Another plan may have moved what is unplaced of them, and one may be an argument, too.
     given = bound.settle([*arrays, *captured.held]) if captured.arrays else arrays
-    return rebuild(traced.structure, bound.run(given))
+    with HeldInterrupts(bool(bound.interface.donated)):
+        return rebuild(traced.structure, bound.run(given))
 
 
 def is_value(x: object) -> bool:

@@ -23,6 +23,7 @@ from mithril.plan import Plan
 from mithril.runtime.array import Array
 from mithril.runtime.functional.function import jit
 from mithril.runtime.functional.placing import constrain
+from mithril.runtime.interrupts import HeldInterrupts
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.training.state import MeanMetrics, Metrics, TrainState
 from mithril.runtime.training.step import TrainStep
@@ -144,6 +145,13 @@ class DilocoStep:
                 "step of diloco() is called with the state of another optimiser; give what "
                 "step.init() or the step before returned"
             )
+        with HeldInterrupts():
+            return self._advance(state, kept, batch)
+
+    def _advance(
+        self, state: TrainState, kept: DilocoState, batch: Mapping[str, object]
+    ) -> tuple[TrainState, Metrics]:
+        """Make the local step, and the outer one, of a state and what its optimiser keeps."""
         number = self._counter.read(state.step) + 1
         state, metrics = self._local(state._replace(optimizer=kept.inner), batch)
         self._counter.remember(state.step, number)

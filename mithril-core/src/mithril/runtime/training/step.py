@@ -28,6 +28,7 @@ from mithril.runtime.backend import Backend
 from mithril.runtime.bindings import Bindings
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.compiled import CompiledModel
+from mithril.runtime.interrupts import HeldInterrupts
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.sampling import Key, read_seed
@@ -154,12 +155,14 @@ class TrainStep:
         kept, held = form.take(arrays), bound.interface.source.captured.held
         # Batches and captured arrays may lie anywhere; a state lies as it is taken.
         others = [*range(len(inputs)), *range(len(inputs) + len(kept), len(bound.settled))]
-        made = bound.run(bound.settle([*inputs, *kept, *held], others))
-        if bound.plan.only_stage is None:  # stages return one value once, whatever it is called
-            made = _separate(made)
-        following, metrics = form.make_next(made, arrays)
-        self._warmup.count(step, following.step)
-        return following, metrics
+        given = bound.settle([*inputs, *kept, *held], others)
+        with HeldInterrupts():
+            made = bound.run(given)
+            if bound.plan.only_stage is None:  # stages return one value once, whatever its name
+                made = _separate(made)
+            following, metrics = form.make_next(made, arrays)
+            self._warmup.count(step, following.step)
+            return following, metrics
 
     # ------------------------------------------------------------------ state
 

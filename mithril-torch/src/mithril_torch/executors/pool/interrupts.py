@@ -47,6 +47,8 @@ class Interrupts:
 def hold_back(describe: Callable[[int], str]) -> Iterator[Interrupts]:
     """Hold interrupts back as long as the context lasts; then they do what they always do.
 
+    In a call that was given arrays for good that is to wait for its end (`mithril.runtime`).
+
     Python gives signals to its main thread only. One that is ignored, or ends the process without
     Python, stays so.
     """
@@ -61,4 +63,4 @@ def hold_back(describe: Callable[[int], str]) -> Iterator[Interrupts]:
     finally:
         signal.signal(signal.SIGINT, before)
         if interrupts.count > 0 and not interrupts.is_enough:
-            before(signal.SIGINT, sys._getframe())
+            before(signal.SIGINT, None)  # without a frame: the user has been told

@@ -44,7 +44,7 @@ class WorkerProcesses:
         Raises:
             BackendError: a process cannot be started.
         """
-        failures: list[OSError] = []
+        failures: list[Exception] = []
         started = threading.Event()
 
         def spawn() -> None:
@@ -53,20 +53,23 @@ class WorkerProcesses:
             try:
                 while len(self.processes) < self.size and not self._over.is_set():
                     self._spawn()
-            except OSError as error:
+            except Exception as error:  # whatever it is, somebody waits
                 failures.append(error)
-            started.set()
+            finally:
+                started.set()
             # Linux ends the workers when the thread that started them ends, so this one stays.
             self._over.wait()
 
         self._spawner = threading.Thread(target=spawn, daemon=True, name="mithril workers")
         self._spawner.start()
         started.wait()
-        if failures:
+        for error in failures:
+            if not isinstance(error, OSError):
+                raise error
             raise BackendError(
                 f"Worker pool of {self.size} cannot start its processes; {sys.executable}: "
-                f"{failures[0].strerror}; close other programs, or use fewer devices"
-            ) from failures[0]
+                f"{error.strerror}; close other programs, or use fewer devices"
+            ) from error
 
     def setups(self, settings: dict[str, Any]) -> list[bytes]:
         """Return the first message to each worker."""
@@ -157,7 +160,8 @@ def _rendezvous() -> tuple[tuple[int | None, str], str | None]:
 def _environment() -> dict[str, str]:
     """Return the environment of a worker: imports as here, sockets on loopback only."""
     loopback = "lo" if sys.platform == "linux" else "lo0"
-    paths = [path or str(Path.cwd()) for path in sys.path]
+    # Python itself passes over what is no text, too.
+    paths = [path or str(Path.cwd()) for path in sys.path if isinstance(path, str)]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
