@@ -12,6 +12,7 @@ from mithril.mesh.refinement import (
     follow,
     follow_sharding,
     list_finer_axes,
+    may_meet,
     onto,
 )
 from mithril.mesh.sharding import Box, Sharding, edges
@@ -35,6 +36,7 @@ __all__ = [
     "follow_sharding",
     "list_finer_axes",
     "list_origins",
+    "may_meet",
     "onto",
     "read_spec",
     "refine",

@@ -46,6 +46,19 @@ def common(meshes: Iterable[Mesh]) -> Mesh:
     return refine(base, cuts)
 
 
+def may_meet(one: Mesh, other: Mesh) -> bool:
+    """Return whether two refinements of a mesh have a common one: their cuts fit into one another.
+
+    >>> mesh = Mesh(a=6)
+    >>> may_meet(mesh, refine(mesh, {"a": (2, 3)}))
+    True
+    >>> may_meet(refine(mesh, {"a": (3, 2)}), refine(mesh, {"a": (2, 3)}))
+    False
+    """
+    cuts = ({*_edges(one, origin), *_edges(other, origin)} for origin in coarse(one).names)
+    return all(b % a == 0 for edges in cuts for a, b in itertools.pairwise(sorted(edges)))
+
+
 def list_finer_axes(mesh: Mesh, finer: Mesh) -> dict[str, tuple[str, ...]]:
     """Return for each axis of a mesh the axes of a finer one that it consists of, major first.
 

@@ -17,7 +17,7 @@ from mithril.engine.checked_engine import look_at_engine
 from mithril.engine.checks import is_checking
 from mithril.errors import BackendError, kind_of, nearest
 from mithril.ir import Builder, Op, Operand, Tensor
-from mithril.mesh import Mesh, PartitionSpec, Sharding
+from mithril.mesh import Mesh, PartitionSpec, Sharding, coarse, may_meet
 from mithril.ops.dynamic_slicing import DynamicSlice
 from mithril.ops.own_kernel import choose_op
 from mithril.ops.slicing import Slice
@@ -265,6 +265,9 @@ class Backend(Creation, Shared):
             return move_to(x, wanted, is_placed=True)
         form = ("reshard", wanted)
         bound = self._eager.find(form, (x.kind,))
+        if bound is None and not may_meet(x.sharding.mesh, wanted.mesh):
+            whole = Sharding.replicated(coarse(wanted.mesh), len(x.shape))
+            return self.lay_out(self.lay_out(x, whole), wanted)
         if bound is None:
             bound = self._bind_reshard(x, wanted)
             self._eager.keep(form, (x.kind,), bound)
