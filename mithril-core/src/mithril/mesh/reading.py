@@ -41,6 +41,4 @@ def check_spec_mesh(spec: PartitionSpec, mesh: Mesh, what: str) -> None:
     """
     own = spec.mesh
     if isinstance(own, Mesh) and (own.axes != coarse(mesh).axes or own.devices):
-        raise MeshError(
-            f"sharding of {what} is on {own!r}, the backend on {mesh!r}; use one mesh"
-        )
+        raise MeshError(f"sharding of {what} is on {own!r}, the backend on {mesh!r}; use one mesh")
