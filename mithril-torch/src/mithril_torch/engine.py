@@ -37,6 +37,7 @@ from mithril.spi import (
 from mithril.spi.ops import AllToAll, Permute, uses_host
 
 from mithril_torch.executors.executor import Executor
+from mithril_torch.executors.host_memory import keep_freed_memory
 from mithril_torch.executors.local import LocalExecutor
 from mithril_torch.executors.lockstep import LockstepExecutor
 from mithril_torch.executors.workers import WorkersExecutor
@@ -71,6 +72,8 @@ def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
     options.library(device)
     executor = _open_executor(mesh, options, device, job)
     on_cpu = device == "cpu"
+    if on_cpu and isinstance(executor, LocalExecutor):
+        keep_freed_memory()
     codegen = codegen_options_of(options, device)
     codegen = replace(codegen, early=on_cpu, onednn=on_cpu and is_onednn_faster())
     spans = mesh.size > 1 and isinstance(executor, LocalExecutor)

@@ -17,6 +17,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from mithril_torch.executors.host_memory import keep_freed_memory
 from mithril_torch.executors.pool import memory
 from mithril_torch.executors.pool.messages import CHUNK, Inbox, Message, encode
 
@@ -58,6 +59,8 @@ def start(
     try:
         from mithril_torch.executors.pool.message_handler import MessageHandler
 
+        if setup["device"] == "cpu":
+            keep_freed_memory()
         handler = MessageHandler(setup, progress)
     except Exception as error:
         channel.sendall(encode({"error": {"text": f"{type(error).__name__}: {error}"}}))
