@@ -57,6 +57,12 @@ REFUSED = {
         "collective_ops names 'all_reduc', which is no kind of collective; did you mean "
         "'all_reduce'?; kinds: 'all_reduce', 'reduce_scatter', 'all_gather', 'all_to_all'",
     ),
+    "no axis": (
+        {"all_reduce": {}},
+        'collective_ops of all_reduce names no algorithm; give an algorithm, such as "ring", one by '
+        'kind, such as {"all_reduce": "ring"}, or by kind and mesh axis, such as {"all_reduce": '
+        '{"data": "ring"}}',
+    ),
     "permute": (
         {"permute": "ring"},
         "collective_ops names 'permute', for which there is no choice of algorithms; kinds: "
@@ -143,6 +149,21 @@ def test_compile_overrides_its_backend() -> None:
             ml.Linear(3), backend, shapes=shapes, inference=True, collective_ops=option
         )
         assert {row.kind for row in compiled.plan.collectives()} == kinds
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_what_stands_for_all_passes_of_a_backend_leaves_algorithms(is_on: bool) -> None:
+    """What is given beside it, and what is given to compile after it, goes first."""
+    backend = ml.NumpyBackend(
+        ml.Mesh(data=4), collective_optimization=is_on, collective_ops="ring" if is_on else None
+    )
+    options = {} if is_on else {"collective_ops": "ring"}
+    model = ml.Model()
+    model |= ml.Linear(4, name="f")(input="input", output="y")
+    model += ml.MeanSquaredError()(input="y", target="t", output="loss")
+    shapes = {n: ml.TensorSpec((8, 4), sharding=P("data")) for n in ("input", "t")}
+    step = ml.train_step(model, backend, ml.optim.sgd(0.1), shapes=shapes, **options)
+    assert "ring" in step.explain()
 
 
 def test_functions_are_told_to_ask_their_backend() -> None:

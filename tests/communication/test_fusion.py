@@ -217,6 +217,13 @@ def test_compile_overrides_its_backend() -> None:
     assert len(sums_of(step_on(backend).plan)) == 39
 
 
+def test_fusion_that_is_asked_for_keeps_the_size_of_its_backend() -> None:
+    backend = ml.NumpyBackend(Mesh(data=4), fusion_bytes=100)
+    asked = sums_of(step_on(backend, all_reduce_fusion=True).plan)
+    assert asked == sums_of(step_on(backend).plan)
+    assert asked != sums_of(step_on(ml.NumpyBackend(Mesh(data=4))).plan)
+
+
 def test_functions_follow_their_backend() -> None:
     spec = ml.TensorSpec((8, 8), "float32", P("data"))
     for is_on in (True, False):

@@ -305,3 +305,38 @@ def test_nothing_listens_beyond_loopback_and_a_service_that_ends_is_named(job: T
     assert job.launcher.returncode == 128 + signal.SIGKILL
     assert "launch: coordination service ended by SIGKILL (pid " in errors
     assert not job.processes()
+
+
+def test_a_place_that_is_half_said(tmp_path: Path) -> None:
+    code = """
+try:
+    ml.JaxBackend()
+except ml.BackendError as error:
+    print(error)
+"""
+    told = ran([sys.executable, script(tmp_path, code)], MITHRIL_JAX_COORDINATOR="127.0.0.1:1")
+    assert told.stdout == (
+        "environment variable MITHRIL_JAX_COORDINATOR is set, and 'MITHRIL_JAX_PROCESSES', "
+        "'MITHRIL_JAX_PROCESS', 'MITHRIL_JAX_NODES' not; start the job by mithril launch, or "
+        "unset it\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_rank_hears_of_sigterm(tmp_path: Path) -> None:
+    """The others get it when one fails, to save what they have."""
+    code = """
+def save(number, frame):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+backend = ml.JaxBackend(ml.Mesh(data=2))
+float(backend.ones(4, sharding=P("data")).sum())
+if ml.is_main():
+    time.sleep(1.5)
+    raise ValueError("of the user")
+while True:
+    time.sleep(0.1)
+"""
+    done = launch("--grace", "20", script(tmp_path, code, "signal", "sys", "time"))
+    assert "[1] saved" in done.stdout, done.stdout + done.stderr

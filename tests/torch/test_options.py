@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from mithril import P
+from mithril_torch.options import TorchOptions
 from torch.profiler import profile
 
 from tests.runtime.scripts import lines_of
@@ -28,6 +29,11 @@ REFUSED = {
     "flag": ({"jit": "yes"}, r"jit='yes' is neither True nor False; give one of them"),
     "tf32": ({"allow_tf32": 1}, r"allow_tf32=1 is neither True nor False"),
     "timeout": ({"timeout": 0}, r"timeout=0 is no number of seconds above 0; give one, such as"),
+    "endless timeout": (
+        {"timeout": float("inf")},
+        r"timeout=inf is longer than can be waited for; the most is 2000000 seconds, 23 days; give",
+    ),
+    "long timeout": ({"timeout": 10**400}, r"is longer than can be waited for"),
     "unused": (
         {"find_unused_parameters": True},
         r"find_unused_parameters=True is not available; a plan knows which parameters are used",
@@ -62,6 +68,11 @@ def test_what_has_no_effect_is_refused(mistake: str) -> None:
     options, text = REFUSED[mistake]
     with pytest.raises(ml.OptionError, match=text):
         ml.TorchBackend(**{"device": "cpu", **options})
+
+
+@pytest.mark.parametrize("seconds", [np.int64(7), np.float32(7), 7])
+def test_a_timeout_may_be_a_number_of_numpy(seconds: object) -> None:
+    assert TorchOptions(timeout=seconds).timeout == 7.0
 
 
 @pytest.mark.parametrize("option", EXPRESSIONS)

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mithril.spi import BackendError, Command, LaunchRequest, free_port
+from mithril.spi import BackendError, Command, LaunchRequest, free_port, listing
 
 COORDINATOR, PROCESSES, PROCESS, NODES = (
     "MITHRIL_JAX_COORDINATOR", "MITHRIL_JAX_PROCESSES", "MITHRIL_JAX_PROCESS", "MITHRIL_JAX_NODES",
@@ -76,7 +76,16 @@ def join() -> None:
 
     if jax.distributed.is_initialized():
         return
+    missing = [name for name in (PROCESSES, PROCESS, NODES) if name not in os.environ]
+    if missing:
+        raise BackendError(
+            f"environment variable {COORDINATOR} is set, and {listing(missing)} not; start the job "
+            f"by mithril launch, or unset it"
+        )
     nodes = int(os.environ[NODES])
+    if nodes == 1:
+        # JAX's service of preemptions, which nothing here asks, would take SIGTERM and go on.
+        jax.config.update("jax_enable_preemption_service", False)
     try:
         with _service_elsewhere():
             jax.distributed.initialize(

@@ -6,9 +6,12 @@ An option either has an effect or is refused with what is there instead.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 from mithril.spi import MEMORY_FORMATS, OptionError, check_choice, check_flag
 
+LONGEST = 2_000_000
+"""Seconds that can be waited for: the system counts milliseconds in 32 bits."""
 DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "lockstep", "workers")
 FLAGS = (
@@ -83,11 +86,18 @@ class TorchOptions:
             )
         check_choice("memory_format", self.memory_format, (AUTO, *MEMORY_FORMATS))
         self._check_together()
-        is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
+        seconds: object = self.timeout
+        is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
         if not is_number or not self.timeout > 0:
             raise OptionError(
                 f"timeout={self.timeout!r} is no number of seconds above 0; give one, such as 300"
             )
+        if self.timeout > LONGEST:
+            raise OptionError(
+                f"timeout={self.timeout!r} is longer than can be waited for; the most is "
+                f"{LONGEST} seconds, 23 days; give at most that"
+            )
+        object.__setattr__(self, "timeout", float(self.timeout))
 
     def lays_out_images(self, device: str) -> bool:
         """Return whether images have their channels last inside of programs for a kind of device.

@@ -89,6 +89,8 @@ def _read_kind(kind: str, how: object, mesh: Mesh) -> dict[str, str]:
     """Return the algorithm of a kind by axis."""
     if not isinstance(how, Mapping):
         return dict.fromkeys(coarse(mesh).names, _check_algorithm(kind, how))
+    if not how:
+        raise OptionError(f"{OPTION} of {kind} names no algorithm; {_FORMS}")
     found: dict[str, str] = {}
     for name, algorithm in how.items():
         axis = find_axis(str(name), mesh, f"{OPTION} of {kind}")

@@ -58,7 +58,7 @@ class Communication:
         )
 
     def with_algorithms(
-        self, given: object, mesh: Mesh, library: str, backend: str
+        self, given: object, mesh: Mesh, library: str, backend: str, *, is_said: bool = True
     ) -> Communication:
         """Return the same with collectives that are carried out as `collective_ops=` says.
 
@@ -67,12 +67,13 @@ class Communication:
             mesh: of the backend.
             library: what carries data between its devices.
             backend: its name, for messages.
+            is_said: whether what stands for all passes is said beside it, and not before.
 
         Raises:
             OptionError: as `read_algorithms` does, or no pass is to run.
         """
-        is_on = self.said.endswith("=True")
-        if given is not None and self.said and not is_on and given != library:
+        is_on = is_said and self.said.endswith("=True")
+        if given is not None and is_said and self.said and not is_on and given != library:
             raise OptionError(
                 f"{self.said} is given together with {ALGORITHMS}={given!r}, which says the "
                 f"opposite; leave one of them out"
@@ -202,7 +203,9 @@ def read_fusion(all_reduces: object, nbytes: object, default: Fusion = FUSE_AS_I
         return default
     is_on = True if all_reduces is None else check_flag(FUSION, all_reduces)
     if nbytes is None:
-        return Fusion(is_on, said=f"{FUSION}={is_on}")
+        # Sums travel together in the buffers that were asked for before.
+        kept = default.nbytes if is_on else None
+        return Fusion(is_on, nbytes=kept, said=f"{FUSION}={is_on}")
     size = _read_bytes(nbytes)
     if not is_on:
         raise OptionError(

@@ -346,7 +346,11 @@ def compile(
         default=backend.communication,
     )
     communication = communication.with_algorithms(
-        collective_ops, backend.mesh, backend.engine.library, backend.name
+        collective_ops,
+        backend.mesh,
+        backend.engine.library,
+        backend.name,
+        is_said=(collective_optimization, communication_optimization) != (None, None),
     )
     fixed = read_fixed(asked.shardings, parameters, inputs)
     compression = read_compression(gradient_compression, backend.mesh, backend.compression)

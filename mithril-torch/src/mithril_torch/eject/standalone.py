@@ -99,7 +99,8 @@ def meet_others(size: int, kind: str) -> tuple[int, str]:
         torch.cuda.set_device(device)
     if size == 1:
         return 0, device
-    if os.environ.get("LOCAL_WORLD_SIZE", str(world)) == str(world):
+    here, address = (os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "MASTER_ADDR"))
+    if here == str(world) or (not here and address.startswith(("127.", "localhost", "::1"))):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     kept_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = TCPStore(

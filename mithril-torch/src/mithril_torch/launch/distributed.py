@@ -2,12 +2,14 @@
 
 They find their place in the variables that all of these set, and meet in PyTorch's process group.
 Each attempt of a job that torchrun restarts meets under a name of its own, so that it does not read
-addresses of processes that are gone. On one machine data is exchanged over the loopback device.
+addresses of processes that are gone. On one machine data is exchanged over the loopback device;
+where nothing says how many processes a machine has, that is so if they meet at a loopback address.
 """
 
 from __future__ import annotations
 
 import atexit
+import ipaddress
 import os
 import socket
 import sys
@@ -23,6 +25,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from mithril_torch.program.runtime_library.groups import release_groups
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+LAST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Job:
         local_rank: its number among those of this machine.
         local_size: how many this machine has.
         attempt: how often the job was restarted.
+        is_on_loopback: whether no machine but this one is part of it.
     """
 
     rank: int
@@ -42,24 +46,47 @@ class Job:
     local_rank: int
     local_size: int
     attempt: int
+    is_on_loopback: bool
 
 
 def job_of(environment: Mapping[str, str]) -> Job | None:
     """Return the place that the environment gives this process; None outside a job.
 
     Raises:
-        BackendError: a variable is no number.
+        BackendError: a variable is no number, or one that cannot be.
     """
     if "RANK" not in environment or "WORLD_SIZE" not in environment:
         return None
     rank, size = _number(environment, "RANK", 0), _number(environment, "WORLD_SIZE", 1)
+    if rank >= size:
+        raise BackendError(
+            f"environment variable RANK={rank} counts from 0, and WORLD_SIZE={size}; give each "
+            f"process a number of its own below that"
+        )
+    port = _number(environment, "MASTER_PORT", 0)
+    if port > LAST_PORT:
+        raise BackendError(
+            f"environment variable MASTER_PORT={port} is no port; the last one is {LAST_PORT}; set "
+            f"one that is free"
+        )
+    here = _number(environment, "LOCAL_WORLD_SIZE", size)
+    is_told = "LOCAL_WORLD_SIZE" in environment
     return Job(
         rank,
         size,
         _number(environment, "LOCAL_RANK", rank),
-        _number(environment, "LOCAL_WORLD_SIZE", size),
+        here,
         _number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
+        here == size if is_told else _is_loopback(environment.get("MASTER_ADDR", "")),
     )
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether a host is this machine under a name that no other machine knows it by."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:
@@ -85,7 +112,7 @@ def join(job: Job, library: str, timeout: float) -> None:
     if dist.is_initialized():
         atexit.register(_leave, ours=False)
         return
-    if job.local_size == job.size:
+    if job.is_on_loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     if library == "nccl":
         torch.cuda.set_device(job.local_rank)
@@ -127,7 +154,7 @@ def _store(job: Job, timeout: timedelta) -> Store:
     if kept_by_agent or job.rank != 0:
         return TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
     # By itself a store listens everywhere.
-    listener = socket.create_server((host if job.local_size == job.size else "", port))
+    listener = socket.create_server((host if job.is_on_loopback else "", port))
     return TCPStore(
         host, port, is_master=True, timeout=timeout, wait_for_workers=False,
         master_listen_fd=listener.detach(),

@@ -48,11 +48,13 @@ class Connection:
         self.owner = os.getpid()
         self.workers = WorkerProcesses(size)
         self._timeout = timeout
+        self._has_started = False
         try:
             self.workers.start()
             # There is nothing to lose yet, so Ctrl-C ends a start at once.
             self._exchange(self.workers.setups({**settings, "timeout": timeout}))
             self._exchange([encode({"do": "join", "drop": []})] * size)
+            self._has_started = True
         except BaseException:
             self._end("it could not be started")
             raise
@@ -158,7 +160,8 @@ class Connection:
             round_trip.drain(PATIENCE)
             self.check()  # another thread may have closed the pool
             found = faults.find(round_trip, source_map, self._timeout)
-            is_fine = round_trip.is_done and not round_trip.ended and self._is_synchronized()
+            can_go_on = self._has_started and round_trip.is_done and not round_trip.ended
+            is_fine = can_go_on and self._is_synchronized()
         finally:
             if not is_fine:
                 self._end("a worker failed")
