@@ -44,7 +44,6 @@ def count_faults(before: str, **settings: str) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
 def test_what_is_freed_is_used_again() -> None:
     opened = "ml.TorchBackend(device='cpu')"
-    assert count_faults("") > 10_000
     assert count_faults(opened) < 2_000
     assert count_faults(opened, MALLOC_TRIM_THRESHOLD_="131072") > 10_000
 
