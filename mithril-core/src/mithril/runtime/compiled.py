@@ -31,6 +31,7 @@ from mithril.runtime.bound_model import BoundModel
 from mithril.runtime.call import Bound
 from mithril.runtime.evaluation import Evaluator
 from mithril.runtime.input_kinds import lie_as, read_kinds
+from mithril.runtime.input_shardings import InputShardings
 from mithril.runtime.memory_planning import choose_engine
 from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.parameters import Parameters
@@ -341,7 +342,12 @@ class CompiledModel(PlanReports, Shared):
         Raises:
             GraphError: an input is missing or unknown.
         """
-        return read_kinds(self._model, shapes, self.settings.in_shardings, self._planner)
+        return read_kinds(self._model, shapes, self._planner)
+
+    @property
+    def input_shardings(self) -> InputShardings:
+        """How inputs lie that nobody has placed, as far as that is said."""
+        return self._planner.input_shardings
 
     def resting(self, zero: Zero, inputs: Sequence[Kind]) -> CompiledModel:
         """Return the same model with parameters at rest that are split further than computed.
@@ -361,7 +367,7 @@ class CompiledModel(PlanReports, Shared):
         """Return the same model where no more is said of inputs that are split over a mesh axis."""
         given = self.settings.in_shardings.items()
         kept = {n: s for n, s in given if not any(axis in s.axes(d) for d in range(len(s.entries)))}
-        return self._with(in_shardings=kept)
+        return self._with(in_shardings=kept, shape_shardings={})
 
     def keeping_all(self) -> CompiledModel:
         """Return the same model without a memory budget, or anything computed again."""

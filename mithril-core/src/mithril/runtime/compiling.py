@@ -36,6 +36,7 @@ from mithril.options import PipelineOptions, Precision
 from mithril.runtime.backend import Backend
 from mithril.runtime.balancing import Job, balance_stages, read_balancing, search_stages
 from mithril.runtime.compiled import CompiledModel
+from mithril.runtime.input_shardings import join_said, read_said
 from mithril.runtime.memory_planning import read_memory_planning
 from mithril.runtime.offload_options import read_offload
 from mithril.runtime.searching import check_searched, join_annotations, read_fixed
@@ -128,7 +129,8 @@ def compile(
         backend: where it runs.
         shapes: for each input a shape, an array, or a `TensorSpec`; then the plan is made at once
             that the first evaluation is expected to run: of outputs and gradients, as `plan_for`
-            makes it, or of outputs alone with `inference`.
+            makes it, or of outputs alone with `inference`. What they say of shardings holds for
+            inputs that nobody placed, of other sizes, too; placed ones keep how they lie.
         outputs: which values are the outputs, by name and in this order; layers, inputs and
             parameters that they do not need are left out. By default the model's.
         inference: turns dropout off.
@@ -269,28 +271,29 @@ def compile(
         raise BackendError(
             f"compile() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
-    snapshot = _snapshot(model)
+    snapshot, said = _snapshot(model), read_said(shapes)
+    join_said(said, in_shardings)
     if outputs is not None:
         snapshot = choose_outputs(snapshot, outputs)
     by_strategy: dict[str, Annotation] = {}
     if partition_strategy is not None:
         applied, snapshot = apply_strategy(partition_strategy, snapshot, backend.mesh)
-        said = applied.strategy
-        by_strategy = said.annotate()
+        found = applied.strategy
+        by_strategy = found.annotate()
         zero, zero_axis = applied.merge_zero(zero, zero_axis)
-        zero = 0 if zero == 1 == said.zero else zero  # evaluate() has no state of an optimiser
+        zero = 0 if zero == 1 == found.zero else zero  # evaluate() has no state of an optimiser
         zero_axis = zero_axis if zero else None
         in_shardings = applied.merge_inputs(in_shardings)
-        pipeline = applied.merge("pipeline", pipeline, said.pipeline)
-        if said.accumulate > 1:
-            accumulate = applied.merge("accumulate", accumulate, said.accumulate)
-        if said.auto_partition:
+        pipeline = applied.merge("pipeline", pipeline, found.pipeline)
+        if found.accumulate > 1:
+            accumulate = applied.merge("accumulate", accumulate, found.accumulate)
+        if found.auto_partition:
             auto_partition = applied.merge("auto_partition", auto_partition, True)
             partition_objective = applied.merge(
-                "partition_objective", partition_objective, said.auto_partition
+                "partition_objective", partition_objective, found.auto_partition
             )
-        if said.checkpointing != "none":
-            checkpointing = applied.merge("checkpointing", checkpointing, said.checkpointing)
+        if found.checkpointing != "none":
+            checkpointing = applied.merge("checkpointing", checkpointing, found.checkpointing)
     balancing = read_balancing(
         load_balancing, load_balancing_algorithm, profiling_based_partitioning
     )
@@ -386,6 +389,7 @@ def compile(
         in_shardings=fixed.join(
             read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input")
         ),
+        shape_shardings=said,
         annotations=join_annotations(by_strategy, fixed.parameters),
         out_shardings=read_shardings(
             out_shardings, outputs, backend.mesh, "out_shardings", "output"

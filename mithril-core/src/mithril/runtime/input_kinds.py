@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mithril.errors import GraphError, kind_of
-from mithril.mesh import PartitionSpec
 from mithril.models import Layer
 from mithril.models.composition import Composition
 from mithril.models.statistics import find_unsaid
@@ -19,7 +18,6 @@ from mithril.runtime.specification import read_kind
 def read_kinds(
     model: Composition | Layer,
     shapes: object,
-    wanted: Mapping[str, PartitionSpec],
     planner: Planner,
 ) -> list[Kind]:
     """Return the kinds of a model's inputs, in order.
@@ -29,13 +27,12 @@ def read_kinds(
     Args:
         model: its snapshot.
         shapes: for each input a shape, an array, or a `TensorSpec`.
-        wanted: how inputs are told to lie.
         planner: of the model.
 
     Raises:
         GraphError: an input is missing or unknown.
     """
-    names, backend = model.input_ports, planner.backend
+    names, backend, wanted = model.input_ports, planner.backend, planner.input_shardings.specs
     if not isinstance(shapes, Mapping):
         raise GraphError(
             f"shapes is {kind_of(shapes)}; give a mapping of input names to shapes, such as "

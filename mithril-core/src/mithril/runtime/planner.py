@@ -37,6 +37,7 @@ from mithril.runtime.bindings import Bindings
 from mithril.runtime.call import Bound, Interface, bind, says_sharding
 from mithril.runtime.capture import Captured, layout_of
 from mithril.runtime.host_indices import find_index_uses
+from mithril.runtime.input_shardings import InputShardings
 from mithril.runtime.layer_placement import place_layers
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.model_layouts import ModelLayouts
@@ -88,6 +89,8 @@ class Planner:
         self.backend = backend
         self._engine = engine
         self._settings = settings
+        specs = {**settings.shape_shardings, **settings.in_shardings}
+        self.input_shardings = InputShardings(backend.mesh, specs)
         self._traces: LRUCache[Types, Traced] = LRUCache(KEPT)
         self.tracer = tracer
         self.shardings = shardings
@@ -222,9 +225,10 @@ class Planner:
         return kinds[first : first + len(self._parameter_names)]
 
     def _say(self, seeded: Seeded, kinds: Sequence[Kind]) -> list[Kind]:
-        """Return what is said of arguments; a parameter where all others would lie is unplaced."""
+        """Return what is said of arguments; what lies where all others would lie is unplaced."""
         said = [kind.said for kind in kinds]
         first = len(self._input_names)
+        said[:first] = self.input_shardings.displace(self._input_names, said[:first])
         if any(kind.is_open for kind in said):
             types = tuple(zip(self._input_names, (k.type for k in said[:first]), strict=True))
             graph, outputs = self.trace(types).graph, self.output_types(types)
@@ -268,11 +272,8 @@ class Planner:
         return ArgumentKinds(inputs, parameters, gradients)
 
     def _arrive(self, name: str, type: TensorType, said: Sharding | None) -> Sharding | None:
-        """Return how an input arrives: as it is placed, or as `in_shardings` say."""
-        spec = self._settings.in_shardings.get(name)
-        if said is not None or spec is None:
-            return said
-        return Sharding.of(self.backend.mesh, spec, type.rank, f"input '{name}'")
+        """Return how an input arrives: as it is placed, or as unplaced ones shall lie."""
+        return self.input_shardings.of(name, type) if said is None else said
 
     def _rest(self, name: str, type: TensorType, said: Sharding | None) -> Sharding | None:
         """Return how a parameter arrives: as it is placed, or as it was decided, if it was."""
@@ -307,7 +308,7 @@ class Planner:
         """Return whether the model, or what it is compiled with, says how anything lies."""
         settings = self._settings
         said = (traced.annotations, traced.value_annotations, traced.at_rest)
-        asked = (settings.in_shardings, settings.out_shardings)
+        asked = (self.input_shardings.specs, settings.out_shardings)
         captured = (not item.is_free for item in traced.captured)
         return any((*said, *asked, *captured, self.is_placed, says_sharding(traced.graph)))
 

@@ -38,6 +38,7 @@ class Settings:
         plan: the options of planning.
         out_shardings: how outputs must leave, by name.
         in_shardings: how inputs shall lie, by name.
+        shape_shardings: how those of the others lie that nobody placed, by name.
         at_rest: how parameters are kept between uses, by name.
         donated: names of the inputs of a plan that are given up.
         differentiable: inputs whose gradients are given besides those of the parameters.
@@ -59,6 +60,7 @@ class Settings:
     plan: PlanOptions
     out_shardings: Mapping[str, PartitionSpec]
     in_shardings: Mapping[str, PartitionSpec] = field(default_factory=dict)
+    shape_shardings: Mapping[str, PartitionSpec] = field(default_factory=dict)
     at_rest: Mapping[str, Annotation] = field(default_factory=dict)
     donated: frozenset[str] = frozenset()
     differentiable: tuple[str, ...] = ()

@@ -20,7 +20,6 @@ from mithril.errors import (
     listing,
 )
 from mithril.keywords import checked_keywords, list_argument_names, refuse_unknown
-from mithril.mesh import PartitionSpec
 from mithril.models import Layer, Model
 from mithril.optim import Diloco
 from mithril.option_checks import check_choice
@@ -29,8 +28,8 @@ from mithril.partition.replicas import Replicas
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
+from mithril.runtime.input_shardings import join_said, read_said
 from mithril.runtime.offload_options import read_state_arena
-from mithril.runtime.specification import TensorSpec
 from mithril.runtime.strategy.apply import Applied, refuse_other
 from mithril.runtime.training.choose_zero import AUTO, choose_stage
 from mithril.runtime.training.diloco import DilocoStep
@@ -127,7 +126,7 @@ def train_step(
     stage = read_zero(STAGES[-1] if is_auto else zero, zero_axis, backend.mesh)
     scale = read_loss_scale(loss_scale)
     if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
-        options["in_shardings"] = _join_shardings(shapes, options.get("in_shardings"))
+        options["in_shardings"] = join_said(read_said(shapes), options.get("in_shardings"))
     arena = read_state_arena(offload_optimizer, options, backend)
     if isinstance(optimizer, Diloco) and arena is not None:
         raise OptionError(
@@ -220,28 +219,6 @@ def _make(
         return step
     parts = planner.split(Replicas(rule.axis, batches, frozenset()), everything)
     return DilocoStep(TrainStep(whole, parts, scale), step, rule)
-
-
-def _join_shardings(shapes: Mapping[str, object], given: Any) -> Any:
-    """Return how inputs lie, by `shapes=` and by `in_shardings=`.
-
-    Raises:
-        OptionError: they say different things of one input.
-    """
-    specs = {n: x.sharding for n, x in shapes.items() if isinstance(x, TensorSpec)}
-    said = {name: spec for name, spec in specs.items() if spec is not None}
-    if given is None:
-        return said
-    each = given if isinstance(given, Mapping) else dict.fromkeys(said, given)
-    for name, spec in said.items():
-        other = each.get(name)
-        if isinstance(other, PartitionSpec) and other != spec:
-            raise OptionError(
-                f"shapes have input '{name}' as {spec}, and in_shardings as {other}; give one"
-            )
-    if each is not given:  # one for all inputs, also for those that shapes= say nothing of
-        return given
-    return {**said, **{name: spec for name, spec in given.items() if spec is not None}}
 
 
 def _check_compression(asked: Compression, optimizer: object, loss_scale: object) -> None:

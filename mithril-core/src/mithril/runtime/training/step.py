@@ -23,7 +23,7 @@ from mithril.optim import check_learning_rates
 from mithril.plan import Plan, Port
 from mithril.plan.names import FACTOR
 from mithril.report import explain
-from mithril.runtime.array import Array
+from mithril.runtime.array import Array, Kind
 from mithril.runtime.backend import Backend
 from mithril.runtime.bindings import Bindings
 from mithril.runtime.call import Bound, Interface, bind
@@ -67,7 +67,12 @@ class TrainStep:
     def _keep_first(self, bound: Bound[StepSource]) -> None:
         """Have a step for the batches that were said at first."""
         self._latest = bound
-        self._bindings.keep(None, [kind.said for kind in self._planner.first], bound)
+        self._bindings.keep(None, self._say(self._planner.first), bound)
+
+    def _say(self, kinds: Sequence[Kind]) -> list[Kind]:
+        """Return what is said of inputs; those that lie where all others would are unplaced."""
+        said = [kind.said for kind in kinds]
+        return self.compiled.input_shardings.displace(self.inputs, said)
 
     def add_note(self, note: str) -> None:
         """Have readers of the plans told something more, before the first step."""
@@ -273,10 +278,11 @@ class TrainStep:
         """Return the step for a batch, planned if need be."""
         _, known, _ = self._bindings.of_last_said(warmup, inputs, lambda _: list(inputs))
         if known is None:
-            kinds = [x.kind.said for x in inputs]
+            kinds = self._say([x.kind for x in inputs])
             known = self._bindings.find(warmup, kinds)
             if known is None:
-                known = self._planner.bind([x.kind for x in inputs], warmup)
+                lying = self.compiled.input_shardings.place(self.inputs, [x.kind for x in inputs])
+                known = self._planner.bind(lying, warmup)
                 self._bindings.keep(warmup, kinds, known)
             self._bindings.remember(warmup, inputs, known)
             if warmup is None:
