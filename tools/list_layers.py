@@ -34,11 +34,11 @@ in parentheses need not be connected. Every layer also takes `name=`, `device_id
 
 An id that names no row of an `Embedding`, and a target that is no class of a `CrossEntropy`, is
 refused with one and the same `ShapeError` on every backend where it comes from host memory: in NumPy
-arrays passed to `evaluate` or to a function under `ml.jit`, also where they are cut, reshaped or
-partly ignored before. What lies on devices already, in arrays of a backend or a framework, is not
-looked at, as a program would have to wait for it; nor is what eager functions are called with. There
-NumPy refuses it when it runs, and the others give NaN (0 in a table of integers). Negative ids do not
-count from the end.
+arrays passed to `evaluate`, to a step of training or to a function under `ml.jit`, also where they
+are cut, reshaped or partly ignored before. What lies on devices already, in arrays of a backend or a
+framework, is not looked at, as a program would have to wait for it; nor is what eager functions are
+called with. There NumPy refuses it when it runs, and the others give NaN (0 in a table of integers).
+Negative ids do not count from the end.
 """
 
 

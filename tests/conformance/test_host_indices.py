@@ -19,11 +19,16 @@ NO_CLASS = r"cross_entropy has targets from 0 to 9 for 5 classes; targets must l
 NO_ROW = r"take meets id 7; ids must lie in 0…6; .* \(in 'emb', test_host_indices.py"
 
 
-def compiled_on(backend: str, ignored: int | None = None, **mesh: int) -> ml.CompiledModel:
+def make_model(ignored: int | None = None) -> ml.Model:
     model = ml.Model()
     model |= ml.Embedding(ROWS, 4, name="emb")(input="ids", output="features")
     model += ml.Linear(CLASSES, name="head")(output="logits")
     model += ml.CrossEntropy(ignore_index=ignored, name="loss")(target="target", output="total")
+    return model
+
+
+def compiled_on(backend: str, ignored: int | None = None, **mesh: int) -> ml.CompiledModel:
+    model = make_model(ignored)
     if mesh:
         model.shard({"emb.weight": P("tensor"), "head.weight": P("tensor")})
     return ml.compile(model, opened(backend, **mesh))
@@ -63,6 +68,40 @@ def test_what_lies_on_devices_is_not_looked_at(backend: str) -> None:
     device = opened(backend)
     assert np.isnan(loss(compiled, device.array([[1, 7, 2]]), device.array(TARGETS)))
     assert np.isnan(loss(compiled, device.array(IDS), device.array([[0, 9, 2]])))
+
+
+WAYS = {
+    "one device": ({}, {}, ml.optim.sgd(0.1)),
+    "micro-batches": ({"data": 2}, {"accumulate": 2, "zero": 1}, ml.optim.sgd(0.1)),
+    "parts": ({"data": 2}, {}, ml.optim.diloco(ml.optim.sgd(0.1), every=2, axis="data")),
+}
+
+
+@quick(lambda backend, way: backend in ("mlx", LOCKSTEP) or way == "one device")
+@pytest.mark.parametrize("way", WAYS)
+def test_steps_look_at_batches_before_they_take_the_state(backend: str, way: str) -> None:
+    mesh, options, optimizer = WAYS[way]
+    on = opened(backend, **mesh)
+    spec = P("data") if mesh else None
+    shapes = {name: ml.TensorSpec((4, 3), "int32", spec) for name in ("ids", "target")}
+    step = ml.train_step(make_model(), on, optimizer, loss="total", shapes=shapes, **options)
+    ids, target = np.repeat(IDS, 4, 0), np.repeat(TARGETS, 4, 0)
+    state = step.init(seed=0)
+    for name, wrong, text in (
+        ("target", 9, NO_CLASS), ("ids", 7, NO_ROW), ("ids", -1, "take meets id -1; ids must lie"),
+    ):  # fmt: skip
+        batch = {"ids": ids.copy(), "target": target.copy()}
+        batch[name][3, 1] = wrong
+        with pytest.raises(ShapeError, match=text):
+            step(state, batch)
+    state, metrics = step(state, {"ids": ids, "target": target})
+    assert np.isfinite(metrics["total"].item())
+    there = {
+        "ids": on.array(batch["ids"], sharding=spec),
+        "target": on.array(target, sharding=spec),
+    }
+    _, metrics = step(state, there)  # on devices: nobody waits for them
+    assert np.isnan(metrics["total"].item())
 
 
 def test_functions_look_at_what_they_choose_by(backend: str) -> None:

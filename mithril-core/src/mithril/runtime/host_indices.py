@@ -95,8 +95,9 @@ def check_host_indices(
     if uses:
         pairs = zip(names, given, strict=False)
         host = {name: x for name, x in pairs if isinstance(x, HOST)}
-        for use in uses:
-            use.check(host)
+        if host:  # nothing is looked at where all lies on devices
+            for use in uses:
+                use.check(host)
 
 
 def _trace_back(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from mithril.compiler import PlanOptions
 from mithril.errors import GraphError, PlanError, listing, nearest
@@ -20,6 +22,7 @@ from mithril.runtime.asked import Asked
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.capture import Captured
 from mithril.runtime.compiled import CompiledModel
+from mithril.runtime.host_indices import IndexUse, check_host_indices
 from mithril.runtime.training.loss_scale import SCALE, TYPES, LossScale
 from mithril.runtime.training.optimizer import (
     GRADIENT_NORM,
@@ -51,6 +54,7 @@ class StepSource:
         kept: names of what the step keeps and gives up, in the order of its arguments.
         passed: names of parameters that it takes and does not change.
         metrics: names of what it tells, and the outputs that they are.
+        index_uses: where the model chooses by integers that come from inputs.
         compression: names of what of `kept` the compression of gradients keeps.
     """
 
@@ -60,6 +64,7 @@ class StepSource:
     kept: tuple[str, ...]
     passed: tuple[str, ...]
     metrics: Mapping[str, str]
+    index_uses: tuple[IndexUse, ...]
     compression: tuple[str, ...] = ()
 
 
@@ -175,6 +180,32 @@ class StepPlanner:
         bound = bind(self._compiled.engine, traced.graph, request, interface, options)
         return _keep_compression(bound)
 
+    def check_indices(self, source: StepSource, batch: Mapping[str, object]) -> None:
+        """Raise unless what a batch has in host memory can be what the model chooses by.
+
+        Args:
+            source: of the step.
+            batch: as it is passed.
+
+        Raises:
+            ShapeError: an id is no row, or a target no class.
+        """
+        if source.index_uses:
+            for part in self._list_parts([batch[name] for name in self.inputs]):
+                check_host_indices(source.index_uses, self.inputs, part)
+
+    def _list_parts(self, given: Sequence[object]) -> Iterable[Sequence[object]]:
+        """Return what each part of a mesh axis has of inputs; without one there is one part."""
+        if self._replicas is None:
+            return [given]
+        count = self._backend.mesh.sizes[self._replicas.axis]
+        cut = (
+            np.split(x, count) if name in self._replicas.batches and isinstance(x, np.ndarray)
+            else [x] * count
+            for name, x in zip(self.inputs, given, strict=True)
+        )  # fmt: skip
+        return zip(*cut, strict=True)
+
     @property
     def warmups(self) -> tuple[int, ...]:
         """After how many steps more gradients are compressed, in order."""
@@ -237,7 +268,10 @@ class StepPlanner:
         measured = [name for name in update.outputs if name.startswith(METRIC)]
         metrics = {name.removeprefix(METRIC): name for name in measured} | metrics
         metrics = {name: metrics[name] for name in dict.fromkeys((*told, *metrics))}
-        source = StepSource(traced, Captured(traced.captured), state, tuple(kept), passed, metrics)
+        source = StepSource(
+            traced, Captured(traced.captured), state, tuple(kept), passed, metrics,
+            asked.interface.source.index_uses,
+        )  # fmt: skip
         hidden = (item.name for item in traced.captured)
         results = (*(next_of(name) for name in kept), *metrics.values())
         made = Interface(

@@ -150,12 +150,14 @@ class TrainStep:
 
         Raises:
             GraphError: the state is of another model or optimiser, or an input is missing.
+            ShapeError: an id or a target in host memory is out of range; the state is not given up.
             BackendError: the state was given to a step before.
         """
         inputs = self.compiled.convert_inputs(batch, self.inputs)
         step = _check_state(state).step
         warmup = self._warmup.find(step)
         bound = self._find(inputs, warmup)
+        self._planner.check_indices(bound.interface.source, batch)
         form, arrays = self._take(state, bound, is_warmup=warmup is not None)
         kept, held = form.take(arrays), bound.interface.source.captured.held
         # Batches and captured arrays may lie anywhere; a state lies as it is taken.
