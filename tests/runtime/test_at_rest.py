@@ -243,3 +243,73 @@ def pattern(text: str) -> ml.Model:
     model = mlp()
     model.at_rest({text: P("data")})
     return model
+
+
+@ml.layer(parameters=("scale", "weight"))
+def scaled(input):
+    """Have a number among the parameters."""
+    weight = ml.parameter("weight", (8, input.shape[-1]), ml.Normal(0.2))
+    return (input @ weight.T) * ml.parameter("scale", (), ml.Constant(1.5))
+
+
+def with_number(rules: dict[str, P] | None = None, **options: object) -> ml.Model:
+    model = ml.Model()
+    model |= scaled(name="a", **options)(input="input", output="h")
+    model |= ml.Repeat(scaled(**options), 4, name="b")(input="h", output="output")
+    model.at_rest(rules or {})
+    return model
+
+
+def with_block() -> ml.Model:
+    block = ml.Model()
+    block |= scaled(name="a")(input="input", output="output")
+    block.at_rest({"a.*": P("data")})
+    model = ml.Model()
+    model |= ml.Repeat(block, 4, name="b")(input="input", output="output")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (with_number({"*": P("data")}), {}),
+        (with_block(), {}),
+        (with_number(at_rest=P("data")), {}),
+        (with_number(), {"at_rest": P("data")}),
+        (with_number(), {"at_rest": {"a.*": P("data"), "b.weight": P(None, "data")}}),
+    ],
+    ids=["rules", "in a block", "in layers", "one for all", "patterns"],
+)
+def test_what_is_said_of_many_leaves_out_numbers(model: ml.Model, options: dict) -> None:
+    compiled = ml.compile(model, ml.NumpyBackend(MESH), **options)
+    one = ml.compile(model, ml.NumpyBackend())
+    params = compiled.randomize_params(0)
+    found = compiled.evaluate(params, {"input": X}, G)
+    expected = one.evaluate(one.randomize_params(0), {"input": X}, G)
+    rtol, atol = TOLERANCE["float32"]
+    for some, others in zip(found, expected, strict=True):
+        for name, value in others.items():
+            np.testing.assert_allclose(some[name], value, rtol=rtol, atol=atol, err_msg=name)
+    whole = [name for name, value in params.items() if value.sharding.is_replicated]
+    assert set(whole) <= {"a.scale", "b.scale", "b.a.scale"}
+    assert "a.scale" in whole or "a.scale" not in params
+
+
+def test_a_number_that_is_named_is_refused() -> None:
+    compiled = ml.compile(with_number({"a.scale": P("data")}), ml.NumpyBackend(MESH))
+    with pytest.raises(ml.ShardingError, match=r"'a\.scale'"):
+        compiled.plan_for({"input": (8, 8)})
+
+
+def test_functions_keep_no_numbers_that_are_said_with_others() -> None:
+    backend = ml.NumpyBackend(MESH)
+    weight, scale = np.ones((8, 8), np.float32), np.float32(2)
+    for said in (P("data"), {"params.*": P("data")}, {"w": P("data")}):
+        apply = ml.jit(lambda params, x: x @ params["w"] * params["scale"], at_rest=said)
+        given = {"w": backend.array(weight), "scale": backend.array(scale)}
+        found = apply(given, backend.ones(2, 8))
+        np.testing.assert_allclose(found, np.full((2, 8), 16.0))
+        assert given["w"].sharding.spec == P("data")
+    named = ml.jit(lambda params: params["scale"] * 2, at_rest={"params.scale": P("data")})
+    with pytest.raises(ml.ShardingError, match=r"argument 'params\.scale'"):
+        named({"scale": backend.array(scale)})

@@ -71,6 +71,7 @@ class Annotation:
         device_mesh_partition: which of those dimensions may split; None means all.
         place: who said so, for messages and explanations.
         slices: what a dimension needs of the devices it is split over, if it is a stack.
+        least_rank: of the tensors it is for; what is said of many at once leaves out numbers.
     """
 
     spec: PartitionSpec | WeightSpec
@@ -78,6 +79,7 @@ class Annotation:
     device_mesh_partition: tuple[bool, ...] | None = None
     place: str = ""
     slices: Slices | None = None
+    least_rank: int = 0
 
     def __str__(self) -> str:
         if isinstance(self.spec, PartitionSpec):
@@ -201,7 +203,7 @@ def read_at_rest(
 ) -> dict[str, Annotation]:
     """Return how each parameter is kept between uses, from a layer's option `at_rest`.
 
-    A lone spec is for all parameters.
+    A lone spec is for all parameters but numbers.
 
     Raises:
         OptionError: the option has a value of the wrong form, or the layer has no parameters.
@@ -211,7 +213,7 @@ def read_at_rest(
     if isinstance(given, PartitionSpec):
         if not parameters:
             raise OptionError(f"{layer} has no parameters to keep; remove at_rest={given!r}")
-        given = dict.fromkeys(parameters, given)
+        return dict.fromkeys(parameters, Annotation(given, place=place, least_rank=1))
     return _from_sharding(layer, parameters, given, place, "at_rest")
 
 

@@ -160,7 +160,8 @@ class Model(Component[Composition]):
         matter, and said by `shard`.
 
         Args:
-            rules: partition specs by pattern, as in `shard`; patterns match parameters only.
+            rules: partition specs by pattern, as in `shard`; patterns match parameters only. One
+                that may match many, such as `*`, says nothing of numbers among them.
 
         Raises:
             ShardingError: a pattern is not a string, or a spec is not a PartitionSpec.

@@ -16,6 +16,15 @@ from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition, ShardRule
 
 
+def is_general(pattern: str) -> bool:
+    """Return whether a pattern may match many names.
+
+    >>> is_general("up.*"), is_general("up.weight")
+    (True, False)
+    """
+    return any(character in pattern for character in "*?[")
+
+
 def check_rules(given: object, call: str, place: str = "") -> Mapping[str, PartitionSpec]:
     """Return specs by name pattern.
 
@@ -65,7 +74,8 @@ def match_rules(
                 f"{'parameter' if at_rest else 'parameter or value'}; near names: "
                 f"{listing(near_names(rule.pattern, inner))}"
             )
-        annotation = Annotation(rule.spec, place=at(rule.place))
+        least_rank = int(at_rest and is_general(rule.pattern))
+        annotation = Annotation(rule.spec, place=at(rule.place), least_rank=least_rank)
         found += [(prefix + name, annotation) for name in hits]
     return found
 

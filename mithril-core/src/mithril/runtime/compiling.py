@@ -141,7 +141,7 @@ def compile(
         out_shardings: how outputs must leave: one PartitionSpec for all, or one per output name;
             their axes must be the mesh's, on one device, too.
         at_rest: how parameters are kept between uses, by patterns of their names, or one
-            PartitionSpec for all, as `model.at_rest` says it; these rules come last.
+            PartitionSpec for all but numbers, as `model.at_rest` says it; these rules come last.
         zero: 3 keeps every parameter of which `at_rest` says nothing split over `zero_axis`, too,
             besides how it is computed with (ZeRO's stage 3): it is gathered where a phase needs it,
             and its gradient scattered. 2 scatters the gradients alone. 1 is for `train_step`. By

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from mithril.errors import ShardingError, listing, near_names
 from mithril.mesh import PartitionSpec
-from mithril.models.rules import check_rules
+from mithril.models.rules import check_rules, is_general
+from mithril.types import TensorType
 
 Patterns = Mapping[str, PartitionSpec]
+
+
+class Match(NamedTuple):
+    """What a pattern says of something that it matches.
+
+    Args:
+        spec: how it lies.
+        is_general: whether the pattern may match many things; it says nothing of numbers then.
+    """
+
+    spec: PartitionSpec
+    is_general: bool
+
+    def find_spec(self, type: TensorType) -> PartitionSpec | None:
+        """Return what is said of something of a type, None for nothing."""
+        return None if self.is_general and not type.rank else self.spec
 
 
 def read_patterns(given: object, option: str) -> Patterns:
@@ -31,8 +49,8 @@ def read_patterns(given: object, option: str) -> Patterns:
 
 def match_patterns(
     patterns: Patterns, names: Sequence[Sequence[str]], option: str
-) -> list[PartitionSpec | None]:
-    """Return the spec of each thing by the last pattern that matches one of its names, or None.
+) -> list[Match | None]:
+    """Return what the last pattern that matches one of its names says of each thing, or None.
 
     Args:
         patterns: specs by pattern, with `*`, `?` and `[…]` as in `fnmatch`.
@@ -42,7 +60,7 @@ def match_patterns(
     Raises:
         ShardingError: a pattern matches nothing.
     """
-    found: list[PartitionSpec | None] = [None] * len(names)
+    found: list[Match | None] = [None] * len(names)
     for pattern, spec in patterns.items():
         hits = [i for i, known in enumerate(names) if any(fnmatchcase(n, pattern) for n in known)]
         if not hits:
@@ -52,5 +70,5 @@ def match_patterns(
                 f"{listing(near_names(pattern, known))}"
             )
         for i in hits:
-            found[i] = spec
+            found[i] = Match(spec, is_general(pattern))
     return found

@@ -120,9 +120,11 @@ class Planner:
         traced = self._traces.get(types)
         if traced is None:
             settings, traced = self._settings, self.tracer.trace(types, self._settings)
+            at_rest = {**traced.at_rest, **settings.at_rest}
+            ranks = {name: traced.graph.input(name).type.rank for name in at_rest}
             traced = replace(
                 traced,
-                at_rest={**traced.at_rest, **settings.at_rest},
+                at_rest={n: a for n, a in at_rest.items() if ranks[n] >= a.least_rank},
                 annotations=join_annotations(
                     {**self._by_default, **traced.annotations}, settings.annotations
                 ),

@@ -70,8 +70,8 @@ def read_fixed(given: object, parameters: Sequence[str], inputs: Sequence[str]) 
         ShardingError: they give no specs, or a pattern matches nothing.
     """
     names = [*parameters, *inputs]
-    specs = match_patterns(read_patterns(given, OPTION), [(name,) for name in names], OPTION)
-    found = {n: spec for n, spec in zip(names, specs, strict=True) if spec is not None}
+    matches = match_patterns(read_patterns(given, OPTION), [(name,) for name in names], OPTION)
+    found = {n: match.spec for n, match in zip(names, matches, strict=True) if match is not None}
     place = f" of {OPTION}"
     own = {n: Annotation(found[n], place=place) for n in parameters if n in found}
     return Fixed(own, {n: found[n] for n in inputs if n in found})

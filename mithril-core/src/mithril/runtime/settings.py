@@ -246,10 +246,12 @@ def read_at_rest(given: Shardings, parameters: Sequence[str]) -> dict[str, Annot
         ShardingError: it gives no specs, or a pattern matches no parameter.
     """
     option = "at_rest of compile()"
-    specs = match_patterns(read_patterns(given, option), [(name,) for name in parameters], option)
-    named = zip(parameters, specs, strict=True)
+    found = match_patterns(read_patterns(given, option), [(name,) for name in parameters], option)
+    named = zip(parameters, found, strict=True)
     return {
-        name: Annotation(spec, place=" of compile()") for name, spec in named if spec is not None
+        name: Annotation(match.spec, place=" of compile()", least_rank=int(match.is_general))
+        for name, match in named
+        if match is not None
     }
 
 

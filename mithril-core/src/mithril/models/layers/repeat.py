@@ -359,6 +359,8 @@ def _check_names(block: Composition | Layer, carry: object, stacked: object) -> 
 def _stack(annotation: Annotation) -> Annotation:
     """Return what is wished for one repetition's parameter as a wish for the stack."""
     spec, slices = annotation.spec, annotation.slices
+    if annotation.least_rank:
+        annotation = replace(annotation, least_rank=annotation.least_rank + 1)
     if slices is not None:
         annotation = replace(annotation, slices=replace(slices, dimension=slices.dimension + 1))
     if isinstance(spec, PartitionSpec):

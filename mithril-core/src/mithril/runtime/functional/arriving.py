@@ -13,6 +13,7 @@ from mithril.mesh import PartitionSpec, Sharding, check_spec_mesh, coarsen
 from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.options import FunctionOptions, Specs
+from mithril.runtime.patterns import Match
 from mithril.runtime.specification import TensorSpec, as_spec
 from mithril.types import DType, TensorType
 
@@ -32,7 +33,7 @@ class Arriving:
 
     names: list[str]
     specs: Specs
-    resting: Specs
+    resting: Sequence[Match | None]
     donated: tuple[int, ...]
     function: str
     uneven: str | None
@@ -107,11 +108,16 @@ class Arriving:
         wanted = sharding_of(kind.backend, spec, kind.type, self.what(position), self.uneven)
         return coarsen(wanted, kind.type.shape)
 
+    def rest_spec(self, type: TensorType, position: int) -> PartitionSpec | None:
+        """Return what is said of how a leaf is kept between calls, None for nothing."""
+        match = self.resting[position]
+        return None if match is None else match.find_spec(type)
+
     def rest_sharding(
         self, backend: ArrayBackend, type: TensorType, position: int
     ) -> Sharding | None:
         """Return how a leaf is kept between calls, None where nothing says so."""
-        spec = self.resting[position]
+        spec = self.rest_spec(type, position)
         if spec is None or backend.mesh.size == 1:
             return None
         sharding = sharding_of(backend, spec, type, self.what(position), self.uneven)

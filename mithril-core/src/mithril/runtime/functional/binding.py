@@ -171,8 +171,9 @@ def _inputs(
 ) -> list[Tensor]:
     """Return the tensors that a function is called with, lying as they shall."""
     backend, found = builder.backend, []
-    leaves = zip(arriving.names, arriving.specs, arriving.resting, kinds, numbers, strict=True)
-    for position, (name, spec, resting, kind, is_number) in enumerate(leaves):
+    leaves = zip(arriving.names, arriving.specs, kinds, numbers, strict=True)
+    for position, (name, spec, kind, is_number) in enumerate(leaves):
+        resting = arriving.rest_spec(kind.type, position)
         tensor = builder.input(kind.type, builder.free_name(name))
         lies = arriving.arrival(kind, position)
         builder.lies[tensor.value] = (
@@ -222,9 +223,10 @@ def _request(
         value.name: Layout(arrives=FREE if lies is None else lies)
         for value, lies in zip(graph.inputs, arrivals, strict=True)
     }
-    for position, spec in enumerate(arriving.resting if backend.mesh.size > 1 else ()):
+    for position in range(len(arriving.names)) if backend.mesh.size > 1 else ():
+        value, wanted = graph.inputs[position], arriving.specs[position]
+        spec = arriving.rest_spec(value.type, position)
         if spec is not None:
-            value, wanted = graph.inputs[position], arriving.specs[position]
             what, lies = arriving.what(position), arrivals[position]
             layouts[value.name] = Layout(
                 arrives=lies,

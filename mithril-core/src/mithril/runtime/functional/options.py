@@ -15,7 +15,7 @@ from mithril.option_checks import check_flag
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.arguments import Arguments, Choice, Form, Signature
 from mithril.runtime.memory_planning import DYNAMIC, read_memory_planning
-from mithril.runtime.patterns import Patterns, match_patterns, read_patterns
+from mithril.runtime.patterns import Match, Patterns, match_patterns, read_patterns
 from mithril.runtime.settings import read_limit
 from mithril.trees import shorten, spread
 
@@ -122,7 +122,7 @@ class FunctionOptions:
             for spec in spread(prefix_of.get(name), structure, f"argument '{name}'")
         ]
 
-    def rest_specs(self, form: Form, function: str) -> Specs:
+    def rest_specs(self, form: Form, function: str) -> Sequence[Match | None]:
         """Return how each leaf is kept between calls, None for as it lies; numbers are not kept.
 
         A pattern is matched with the name of a leaf, `params.up.weight`, and with what stands
