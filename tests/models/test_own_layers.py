@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import mithril as ml
 import numpy as np
 import pytest
@@ -90,6 +92,47 @@ def test_classes_that_are_no_layer() -> None:
         class Wrong:
             def apply(self, input: object, *, rate: float) -> object:
                 return input
+
+
+def test_a_class_with_an_init_is_told_what_options_are() -> None:
+    class Base:
+        def __init__(self, width: int = 8) -> None:
+            self.width = width
+
+    class Given(Base):
+        def apply(self, input: object) -> object:
+            return input
+
+    class Own(Given):
+        def __init__(self) -> None:
+            super().__init__(4)
+
+        def apply(self, input: object) -> object:
+            return input
+
+    for cls in (Given, Own):
+        text = (
+            f"class {cls.__name__} has a method '__init__', which a layer does without; its "
+            "options are annotated attributes of the class, such as width: int = 8"
+        )
+        with pytest.raises(GraphError) as error:
+            ml.layer(cls)
+        assert str(error.value) == text
+
+
+def test_options_may_be_those_of_a_class_that_it_derives_from() -> None:
+    @dataclass(frozen=True)
+    class Sized:
+        width: int = 3
+
+    @ml.layer
+    class Widen(Sized):
+        times: int = 2
+
+        def apply(self, input: Tensor) -> Tensor:
+            return input * self.width * self.times
+
+    close(run(Widen(4), input=X)[0]["output"], X * 8)
 
 
 @pytest.mark.parametrize("option", ["name", "sharding", "at_rest", "device_id"])

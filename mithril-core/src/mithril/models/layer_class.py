@@ -15,9 +15,11 @@ def function_of(cls: type) -> Callable[..., Any]:
     """Return the layer function a class with a method `apply` stands for.
 
     Raises:
-        GraphError: the class has no such method, it takes options, or an option cannot be one.
+        GraphError: the class has no such method, it takes options, an option cannot be one, or the
+            class has a method `__init__`.
     """
     inputs = _inputs_of(cls)
+    _refuse_init(cls)
     _check_attributes(cls, [argument.name for argument in inputs])
     made: Any = dataclass(frozen=True, kw_only=True)(cls)
     options = [
@@ -53,6 +55,15 @@ def _inputs_of(cls: type) -> list[inspect.Parameter]:
             f"class, such as start: float = 1.0"
         )
     return inputs
+
+
+def _refuse_init(cls: type) -> None:
+    written = (base for base in cls.__mro__[:-1] if "__dataclass_fields__" not in vars(base))
+    if any("__init__" in vars(base) for base in written):
+        raise GraphError(
+            f"class {cls.__name__} has a method '__init__', which a layer does without; its "
+            f"options are annotated attributes of the class, such as width: int = 8"
+        )
 
 
 def _check_attributes(cls: type, inputs: Sequence[str]) -> None:
