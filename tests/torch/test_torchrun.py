@@ -395,3 +395,28 @@ def test_stages_on_the_ranks_of_a_job(tmp_path: Path, monkeypatch: pytest.Monkey
         )
         assert "lies on ranks 0, 2 only; train models of several stages by evaluate()" in errors[0]
         assert f"lies on ranks {ranks}, and this process is none of them; ask there" in errors[1]
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_lost_is_told_with_the_step(tmp_path: Path) -> None:
+    """It ends well, so nobody stops the others: they find out in their next exchange."""
+    code = """
+backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu", timeout=30)
+total = ml.jit(lambda x: (x * x).sum(), backend=backend)
+x = backend.arange(8.0, sharding=P("data"))
+total(x)
+if not ml.is_main():
+    os._exit(0)
+try:
+    while True:
+        total(x)
+except ml.BackendError as error:
+    print(error, flush=True)
+os._exit(0)
+"""
+    done = launch(2, script(tmp_path, code))
+    pattern = (
+        r"rank 0 has lost another process of the job in step \d+ \(all_reduce .*\), while they "
+        r"exchanged data: .*; see what that one says, and start the job again"
+    )
+    assert re.search(pattern, done.stdout), done.stdout + done.stderr

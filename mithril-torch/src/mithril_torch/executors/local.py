@@ -12,10 +12,12 @@ from dataclasses import replace
 from functools import partial
 from threading import Lock
 from time import perf_counter
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from mithril.spi import (
     BackendError,
     Issued,
@@ -34,9 +36,11 @@ from mithril.spi import (
 
 from mithril_torch.executors.observed import match_plan, match_program
 from mithril_torch.executors.pool.allocations import count_allocations
+from mithril_torch.executors.pool.faults import is_echo
 from mithril_torch.executors.pool.marks import make_mark
 from mithril_torch.executors.pool.recorder import record_collectives
 from mithril_torch.executors.timing import HOW, check_counting, record
+from mithril_torch.executors.workers import ProgramSourceMap
 from mithril_torch.program import runtime_library
 from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.program.module import ProgramText, write
@@ -172,7 +176,8 @@ class LocalExecutable:
         }  # fmt: skip
         self._stamps: list[float] = []
         self.names["mark"] = make_mark(self._stamps, device)
-        exec(compile(generated.text, f"<mithril program {id(self)}>", "exec"), self.names)
+        self._file = f"<mithril program {id(self)}>"
+        exec(compile(generated.text, self._file, "exec"), self.names)
         self._run = self.names["run"]
         self._arena: torch.Tensor | None = self.names.get("arena")
         # Two calls at once would write into the same arena.
@@ -181,7 +186,30 @@ class LocalExecutable:
         self._rank = rank
 
     def __call__(self, inputs: Sequence[Handle], observe: Observer | None = None) -> list[Handle]:
-        """Run once; an observer is told of the collectives that PyTorch carried out."""
+        """Run once; an observer is told of the collectives that PyTorch carried out.
+
+        Raises:
+            BackendError: another process of the job is gone.
+        """
+        try:
+            return self._call(inputs, observe)
+        except RuntimeError as error:
+            if not (dist.is_initialized() and is_echo(str(error))):
+                raise
+            raise BackendError(
+                f"rank {self._rank} has lost another process of the job in {self._locate(error)}, "
+                f"while they exchanged data: {error}; see what that one says, and start the job "
+                f"again"
+            ) from error
+
+    def _locate(self, error: BaseException) -> str:
+        """Return the step of the program that an error comes from."""
+        steps = ProgramSourceMap(self.generated)
+        frames = walk_tb(error.__traceback__)
+        found = [line for frame, line in frames if frame.f_code.co_filename == self._file]
+        return steps.line(found[-1]) if found else "the program"
+
+    def _call(self, inputs: Sequence[Handle], observe: Observer | None) -> list[Handle]:
         if isinstance(observe, Recorder):
             return self._measure(inputs, observe)
         with self._lock, torch.inference_mode(), disable_autocast(self._device):

@@ -114,17 +114,16 @@ class FunctionEmitter:
                 lines += [Line(in_range(layer)), *indent(lines_of_layer)]
             elif lines_of_layer:
                 lines += [Line(comment(layer)), *lines_of_layer]
-        waits = self._emit_wait(list(self._graph.outputs.values()))
-        return [*lines, *map(Line, waits)]
+        return [*lines, *self._emit_wait(list(self._graph.outputs.values()))]
 
     def _emit_layer(self, nodes: Iterable[Node]) -> Iterator[Line]:
         for node in nodes:
             number = len(self._module.steps)
             self._module.steps.append(describe_node(node, self._module.mesh))
+            yield from self._emit_wait(node.inputs)
             yield from (Line(text, number) for text in self._emit_node(node, number))
 
     def _emit_node(self, node: Node, number: int) -> Iterator[str]:
-        yield from self._emit_wait(node.inputs)
         op = find_begun(node.op)
         if isinstance(node.op, Wait):  # what was pending is there now, under the same names
             pairs = zip(node.inputs, node.outputs, strict=True)
@@ -199,7 +198,7 @@ class FunctionEmitter:
 
     def _emit_delete(self, values: Sequence[Value]) -> Iterator[str]:
         """Write what frees values that nobody needs any more, unless they are the caller's."""
-        yield from self._emit_wait(values)
+        yield from (line.text for line in self._emit_wait(values))
         shared = set(self._module.known.values())
         kept = {*self._buffer_of, *self._borrowed}
         dead = [self._names[v] for v in values if v not in kept]
@@ -281,20 +280,24 @@ class FunctionEmitter:
             elif value in buffer.written_in_place:
                 yield f"{self._name_output(value)} = {view}"
 
-    def _emit_wait(self, values: Sequence[Value]) -> Iterator[str]:
+    def _emit_wait(self, values: Sequence[Value]) -> Iterator[Line]:
+        """Write the ends of what values come from, as lines of the steps that began it."""
         for value in values:
             started = self._pending.get(value)
             if started is None:
                 continue
             for output in started.outputs:
                 del self._pending[output]
-            assigned = f"{started.target} = " if started.target else ""
-            yield from self._emit_communication(
-                started.step, "end of ", f"{assigned}{started.work}.wait()", started.segment
-            )
-            if self._is_top_level and started.is_shared and not self._module.codegen.bucket_views:
-                yield from (f"{self._names[v]} = {self._names[v]}.clone()" for v in started.outputs)
-            yield f"del {', '.join(filter(None, [started.work, started.release]))}"
+            yield from (Line(text, started.step) for text in self._emit_end(started))
+
+    def _emit_end(self, started: PendingCollective) -> Iterator[str]:
+        assigned = f"{started.target} = " if started.target else ""
+        yield from self._emit_communication(
+            started.step, "end of ", f"{assigned}{started.work}.wait()", started.segment
+        )
+        if self._is_top_level and started.is_shared and not self._module.codegen.bucket_views:
+            yield from (f"{self._names[v]} = {self._names[v]}.clone()" for v in started.outputs)
+        yield f"del {', '.join(filter(None, [started.work, started.release]))}"
 
     def _emit_communication(
         self, number: int, which: str, statement: str, segment: Segment

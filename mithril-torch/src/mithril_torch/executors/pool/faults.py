@@ -36,6 +36,11 @@ _ACTIVITIES = {
 }
 
 
+def is_echo(text: str) -> bool:
+    """Return whether an error tells that another process is gone, and not what went wrong."""
+    return _ECHO.search(text) is not None
+
+
 class SourceMap(Protocol):
     """Says in the user's names where a program is.
 
@@ -70,7 +75,7 @@ def find(round_trip: RoundTrip, source_map: SourceMap | None, timeout: float) ->
     errors = [
         _describe_error(rank, _report(round_trip, rank), source_map) for rank in round_trip.failed
     ]
-    own = [fault for fault in errors if not _ECHO.search(fault.how)]
+    own = [fault for fault in errors if not is_echo(fault.how)]
     if dead or held or own:
         return dead + held + own
     return [
