@@ -13,6 +13,7 @@ from mithril.runtime.training import DilocoStep
 from mithril.trees import flatten
 
 from tests.conformance.engines import BACKENDS, opened
+from tests.profiles import quick
 from tests.tolerances import TOLERANCE
 from tests.training.test_char_gpt import BATCH as GPT_BATCH
 from tests.training.test_char_gpt import LENGTH, LETTERS, RATE, TEXT, char_gpt
@@ -20,6 +21,8 @@ from tests.training.test_char_gpt import LENGTH, LETTERS, RATE, TEXT, char_gpt
 EVERY, STEPS, BATCH = 3, 7, 8
 RTOL, ATOL = TOLERANCE["float32"]
 SPLIT = P(("pod", "data"))
+SMALL = {"partition_objective": "memory_usage"}
+SPACES = ("data", "tensor", "fully_sharded", "annotations")
 
 
 def make_model() -> ml.Model:
@@ -82,19 +85,40 @@ def train_by_hand() -> tuple[list[float], dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("zero", [0, 1, 3])
 def test_parts_train_alone_and_meet(zero: int) -> None:
-    check_training(ml.NumpyBackend(ml.Mesh(pod=2, data=2)), zero)
+    check_training(ml.NumpyBackend(ml.Mesh(pod=2, data=2)), zero=zero)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zero", [0, 3])
 @pytest.mark.parametrize("name", BACKENDS)
 def test_every_backend_trains_so(name: str, zero: int) -> None:
-    check_training(opened(name, pod=2, data=2), zero)
+    check_training(opened(name, pod=2, data=2), zero=zero)
 
 
-def check_training(backend: ml.Backend, zero: int) -> None:
+@quick(lambda options: options in ({}, SMALL))
+@pytest.mark.parametrize(
+    "options", [{}, {"zero": 1}, SMALL, *({"partition_search_space": one} for one in SPACES)]
+)
+def test_a_search_lays_out_each_part(options: dict[str, object]) -> None:
+    """Nothing is split over the axis, where a search for little memory would split the most."""
+    step = check_training(ml.NumpyBackend(ml.Mesh(pod=2, data=2)), auto_partition=True, **options)
+    assert step.plan.search is not None
+    assert "pod" not in {axis for row in step.plan.collectives() for axis in row.axes}
+    if options == SMALL:
+        assert step.plan.specs["up.weight"].sharding.split_axes == ("data",)
+
+
+def test_so_does_that_of_a_backend() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(pod=2), auto_sharding=True)
+    rule = ml.optim.diloco(ml.optim.adamw(1e-2), every=EVERY)
+    step = ml.train_step(make_model(), backend, rule, shapes=make_shapes(P("pod")))
+    assert step.plan.search is not None
+    assert not step.plan.collectives()
+
+
+def check_training(backend: ml.Backend, **options: object) -> DilocoStep:
     """Check that a step makes what models make that are trained alone and averaged."""
-    step = open_step(backend, zero=zero)
+    step = open_step(backend, **options)
     state, losses = step.init(seed=0), []
     for batch in draw_batches():
         state, metrics = step(state, batch)
@@ -105,6 +129,7 @@ def check_training(backend: ml.Backend, zero: int) -> None:
         assert state.params[key].sharding.dims[0] == ("pod",)
         np.testing.assert_allclose(state.params[key].numpy(), x, RTOL, ATOL)
     assert state.step.item() == STEPS
+    return step
 
 
 def test_local_steps_are_silent_on_the_axis() -> None:

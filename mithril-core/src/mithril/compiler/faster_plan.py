@@ -63,7 +63,7 @@ def choose_by_timeline(
     first = found.search
     if first is None or not _is_timed(search, target):
         return found
-    axes = tuple(axis.name for axis in target.mesh.axes if axis.size > 1)
+    axes = tuple(axis.name for axis in search.list_axes(target.mesh))
     is_large = first.variables > MANY and len(axes) > AXES
     wanted = _list_searches(search, axes, first.variables, is_large=is_large)
     longest = predict_timeline(found, target.hardware).seconds

@@ -120,3 +120,9 @@ class PlanOptions:
     replicas: Replicas | None = None
     search: Search | None = None
     passes: tuple[Extension, ...] = ()
+
+    def without_axis(self, axis: str) -> PlanOptions:
+        """Return the same options, whose search splits nothing over a mesh axis."""
+        if self.search is None:
+            return self
+        return replace(self, search=replace(self.search, apart=self.search.apart | {axis}))

@@ -290,9 +290,13 @@ class CompiledModel(PlanReports, Shared):
         self._settle_axes(plan)
         return self.plan_for(shapes, gradients=gradients)
 
-    def decide_shardings(self, inputs: Sequence[Kind]) -> None:
-        """Decide how parameters lie, as the plan with gradients for inputs of some kinds has it."""
-        seeded = self._planner.list_losses(inputs)
+    def decide_shardings(self, inputs: Sequence[Kind], seeded: tuple[str, ...]) -> None:
+        """Decide how parameters lie, as a plan with gradients for inputs of some kinds has it.
+
+        Args:
+            inputs: in the order of `inputs`.
+            seeded: the outputs whose gradients are given.
+        """
         self._planner.decide(seeded, self._leave_open(inputs, seeded))
 
     def _plan_arrays(
@@ -364,10 +368,15 @@ class CompiledModel(PlanReports, Shared):
         return self._with(at_rest=at_rest)
 
     def without_axis(self, axis: str) -> CompiledModel:
-        """Return the same model where no more is said of inputs that are split over a mesh axis."""
+        """Return the same model for one part of a mesh axis.
+
+        No more is said of inputs that are split over the axis, and no search splits over it.
+        """
         given = self.settings.in_shardings.items()
         kept = {n: s for n, s in given if not any(axis in s.axes(d) for d in range(len(s.entries)))}
-        return self._with(in_shardings=kept, shape_shardings={})
+        return self._with(
+            in_shardings=kept, shape_shardings={}, plan=self.settings.plan.without_axis(axis)
+        )
 
     def keeping_all(self) -> CompiledModel:
         """Return the same model without a memory budget, or anything computed again."""

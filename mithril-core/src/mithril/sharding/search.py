@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from mithril.ir import Op, Rule
-from mithril.mesh import Mesh
+from mithril.mesh import MICRO, Axis, Mesh
 from mithril.ops.collective import AllReduce
 from mithril.types import TensorType
 
@@ -75,6 +75,7 @@ class Search:
         all_reduce: the most bytes that one all_reduce may have; None for any.
         refused: kinds of collectives that may not occur.
         whole: patterns of names, and axes over which what they match is not split.
+        apart: mesh axes whose parts compute by themselves: nothing is split over them.
         batches: inputs that are data, whose leading dimension is the batch.
         cotangents: inputs that are gradients of outputs.
         parameters: inputs that may rest in another sharding than they are computed with.
@@ -100,6 +101,7 @@ class Search:
     all_reduce: int | None = None
     refused: frozenset[str] = frozenset()
     whole: tuple[tuple[str, str], ...] = ()
+    apart: frozenset[str] = frozenset()
     batches: frozenset[str] = frozenset()
     cotangents: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
@@ -132,7 +134,16 @@ class Search:
 
     def find_refused(self, name: str) -> set[str]:
         """Return the mesh axes over which a value is not to be split."""
-        return {axis for pattern, axis in self.whole if fnmatchcase(name, pattern)}
+        return {*self.apart, *(axis for pattern, axis in self.whole if fnmatchcase(name, pattern))}
+
+    def list_axes(self, mesh: Mesh) -> list[Axis]:
+        """Return the axes of devices over which work may be split.
+
+        Args:
+            mesh: with these axes, which may be cut further, and with that of time.
+        """
+        axes = (axis for axis in mesh.axes if axis.size > 1 and axis.name != MICRO)
+        return [axis for axis in axes if axis.origin not in self.apart]
 
     def refuses(self, kind: str, nbytes: int) -> bool:
         """Return whether a collective may not occur."""

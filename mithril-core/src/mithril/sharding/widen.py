@@ -14,14 +14,14 @@ from dataclasses import replace
 
 from mithril.ir import Graph, Node, Phase, Value
 from mithril.ir.rewrite import regions, walk
-from mithril.mesh import MICRO
+from mithril.mesh import Axis
 from mithril.ops.alternatives import ALTERNATIVES, makes_masked_scores
 from mithril.sharding.candidates import Candidates, cut_axis
 from mithril.sharding.closure import Closure, collect_links, find_touching
 from mithril.sharding.constraints import Constraints
 from mithril.sharding.partial_sums import find_partial
 from mithril.sharding.regions import links
-from mithril.sharding.search import ANNOTATIONS, DATA, FULLY_SHARDED, MIXED, TENSOR
+from mithril.sharding.search import ANNOTATIONS, DATA, FULLY_SHARDED, MIXED, TENSOR, Search
 
 Place = tuple[Value, int]
 """A dimension of a value."""
@@ -49,7 +49,7 @@ def widen(found: Candidates, graph: Graph, given: Constraints, space: str) -> Ca
     of = _Walk(found, graph, given)
     batches, everything = list(_list_batches(graph, given)), list(_list_all(graph))
     factors = {node: dict(of) for node, of in found.factors.items()}
-    names = [axis.name for axis in given.mesh.axes if axis.size > 1 and axis.name != MICRO]
+    names = [axis.name for axis in _list_axes(given)]
     for axis in names:
         batch = {} if space == MIXED else of.find(axis, batches)
         every = batch if space in (DATA, FULLY_SHARDED) else of.find(axis, everything)
@@ -88,7 +88,7 @@ def find_cuts(found: Candidates, graph: Graph, given: Constraints) -> dict[str, 
         graph: the graph.
         given: these shardings, and what is searched for.
     """
-    axes = [axis for axis in given.mesh.axes if axis.size > 1 and axis.name != MICRO]
+    axes = _list_axes(given)
     if not _is_wide(given) or len(axes) >= MOST_AXES:
         return {}
     work = _count_work(graph)
@@ -155,7 +155,7 @@ def find_confined(
         return frozenset(node for node in found.rules if type(node.op) in ALTERNATIVES)
     if not _is_wide(given):
         return frozenset()
-    devices = math.prod(axis.size for axis in given.mesh.axes if axis.name != MICRO)
+    devices = math.prod(axis.size for axis in _list_axes(given))
     return frozenset(
         node
         for node, rule in found.rules.items()
@@ -171,6 +171,11 @@ def _count_work(graph: Graph) -> dict[Node, int]:
     """Return the arithmetic of each node, as often as it runs."""
     nodes = ((node, times) for node, times in walk(graph) if not node.op.bodies)
     return {node: times * node.cost().flops for node, times in nodes}
+
+
+def _list_axes(given: Constraints) -> list[Axis]:
+    """Return the axes of devices over which a search may split work."""
+    return (given.search or Search()).list_axes(given.mesh)
 
 
 def _is_wide(given: Constraints) -> bool:

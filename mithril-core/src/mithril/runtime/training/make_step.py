@@ -38,7 +38,7 @@ from mithril.runtime.training.optimizer import (
     Optimizer,
     check_optimizer,
 )
-from mithril.runtime.training.planner import METRICS, StepPlanner
+from mithril.runtime.training.planner import METRICS, StepPlanner, check_loss
 from mithril.runtime.training.replicas import cut_kinds, find_batches
 from mithril.runtime.training.step import TrainStep
 from mithril.runtime.zero import STAGES, Zero, read_zero
@@ -197,14 +197,16 @@ def _make(
         compiled = compiled.without_axis(rule.axis)
         shapes = cut_kinds(everything, batches, rule.axis, mesh)
         kinds = list(shapes.values())
+        plan = plan.without_axis(rule.axis)
     asked = compiled.ask((), kinds)
+    seeded = (check_loss(loss, compiled, asked.traced),)
     if stage.stage or asked.cuts_loops:
         # How parameters are computed with, or on which stages, is chosen for the model alone.
-        compiled.decide_shardings(kinds)
+        compiled.decide_shardings(kinds, seeded)
     if stage.stage == 3:  # the model knows it, too: a state's parameters are evaluated as they lie
         compiled = compiled.resting(stage, kinds)
         if asked.has_stages:  # on which of them each rests
-            compiled.decide_shardings(kinds)
+            compiled.decide_shardings(kinds, seeded)
     given = dict(zip(compiled.inputs, kinds, strict=True))
     planner = StepPlanner(
         compiled, check_optimizer(rule.inner if rule else optimizer), loss, given, stage, scale,
@@ -213,7 +215,7 @@ def _make(
     if stage.stage in (1, 2):  # a step gathers them once; an evaluation, as it needs them
         compiled = compiled.resting(stage, kinds)
         if asked.has_stages:
-            compiled.decide_shardings(kinds)
+            compiled.decide_shardings(kinds, seeded)
     step = TrainStep(compiled, planner, scale)
     if rule is None:
         return step

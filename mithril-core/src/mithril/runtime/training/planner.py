@@ -74,16 +74,13 @@ class StepPlanner:
     Args:
         compiled: the model.
         optimizer: what becomes of its gradients.
-        loss: the output that is minimised.
+        loss: the output that is minimised, a scalar of floats.
         kinds: of the model's inputs, by name.
         zero: what is split further than it is computed.
         loss_scale: how the loss is scaled, if it is.
         options: of planning.
         arena: where the optimiser's state lies on the host between steps; None for on the devices.
         metrics: which of `METRICS` are told.
-
-    Raises:
-        GraphError: the loss is no output, or no scalar of floats.
     """
 
     def __init__(
@@ -105,11 +102,10 @@ class StepPlanner:
         self._options = options
         self._backend = compiled.backend
         self._optimizer = optimizer
-        self._loss = _check_loss(loss, compiled)
+        self._loss = loss
         self._kinds = kinds
         self._zero, self._scale = zero, loss_scale
         traced = compiled.ask((self._loss,), list(kinds.values())).traced
-        _check_scalar(self._loss, traced)
         self.statistics = traced.statistics
         kept = {port for port, _ in self.statistics.values()}
         self.inputs = tuple(name for name in compiled.inputs if name not in kept)
@@ -360,23 +356,31 @@ def _list_scalars(traced: Traced, loss: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((loss, *scalars)))
 
 
-def _check_loss(loss: object, compiled: CompiledModel) -> str:
+def check_loss(loss: object, compiled: CompiledModel, traced: Traced) -> str:
+    """Return the name of the output that is minimised.
+
+    Args:
+        loss: as it is given.
+        compiled: the model.
+        traced: the same for the inputs of the step.
+
+    Raises:
+        GraphError: there is no such output, or it is no scalar of floats.
+    """
     if loss not in compiled.outputs:
         raise GraphError(
             f"train_step() minimises output {loss!r}, which the model does not have"
             f"{nearest(str(loss), compiled.outputs)}; outputs: {listing(compiled.outputs)}; say "
             f"which by loss="
         )
-    return str(loss)
-
-
-def _check_scalar(loss: str, traced: Traced) -> None:
-    type = traced.graph.outputs[loss].type
+    name = str(loss)
+    type = traced.graph.outputs[name].type
     if type.shape or not type.dtype.is_float:
         raise GraphError(
-            f"train_step() minimises '{loss}', which is {type}; give a scalar of floats, such as "
+            f"train_step() minimises '{name}', which is {type}; give a scalar of floats, such as "
             f"what a loss returns"
         )
+    return name
 
 
-__all__ = ["StepPlanner", "StepSource"]
+__all__ = ["StepPlanner", "StepSource", "check_loss"]
