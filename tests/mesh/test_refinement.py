@@ -166,7 +166,19 @@ def test_smaller_entries_and_other_factorisations(
             "it, or all of them another factorisation of the 8 devices (a.py:3)",
         ),
         (Mesh(data=4), (1, 2), "another factorisation of the 4 devices (a.py:3)"),
-        (Mesh(data=3, tensor=2), (2, 3), "does not fit the mesh (3, 2)"),
+        (
+            Mesh(data=3, tensor=2),
+            (2, 3),
+            "device_mesh=(2, 3) of layer 'up' puts the 6 devices into blocks of 3, and "
+            "Mesh(data=3, tensor=2) into blocks of 2; neither divides the other, so that they have "
+            "no common refinement; give another factorisation, such as (3, 2) (a.py:3)",
+        ),
+        (
+            Mesh(a=2, b=6),
+            (3, 4),
+            "12 devices into blocks of 4, and Mesh(a=2, b=6) into blocks of 6",
+        ),
+        (Mesh(a=2, b=6), (3, 2), "does not fit the mesh (2, 6)"),
         (Mesh(data=2), (4,), "does not fit the mesh (2,)"),
     ],
 )

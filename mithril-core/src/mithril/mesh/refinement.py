@@ -209,12 +209,12 @@ def _factorisation(
     cuts, below = {}, mesh.size
     for axis in mesh.axes:
         below //= axis.size
-        inside = (edge // below for edge in wanted if below < edge < below * axis.size)
-        edges = sorted({1, axis.size, *inside})
-        if any(edge % below for edge in wanted if below < edge < below * axis.size):
-            raise _misfit(mesh, shape, of, place)
-        if any(b % a for a, b in itertools.pairwise(edges)):
-            raise _misfit(mesh, shape, of, place)
+        inside = [edge for edge in wanted if below < edge < below * axis.size]
+        for edge in inside:
+            if edge % below or below * axis.size % edge:
+                other = below if edge % below else below * axis.size
+                raise _clash(mesh, shape, (edge, other), of, place)
+        edges = sorted({1, axis.size, *(edge // below for edge in inside)})
         cuts[axis.name] = [b // a for a, b in itertools.pairwise(edges)][::-1]
     finer = refine(mesh, cuts)
     entries, names = [], list(finer.names)
@@ -231,6 +231,17 @@ def _misfit(mesh: Mesh, shape: Sequence[int], of: str, place: str) -> MeshError:
         f"device_mesh={tuple(shape)}{of} does not fit the mesh {mesh.shape} of {mesh!r}; each "
         f"entry must be 1, the size of its axis or a divisor of it, or all of them another "
         f"factorisation of the {mesh.size} devices{place}"
+    )
+
+
+def _clash(
+    mesh: Mesh, shape: Sequence[int], blocks: tuple[int, int], of: str, place: str
+) -> MeshError:
+    own, other = blocks
+    return MeshError(
+        f"device_mesh={tuple(shape)}{of} puts the {mesh.size} devices into blocks of {own}, and "
+        f"{mesh!r} into blocks of {other}; neither divides the other, so that they have no common "
+        f"refinement; give another factorisation, such as {mesh.shape}{place}"
     )
 
 

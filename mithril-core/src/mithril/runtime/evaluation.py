@@ -109,7 +109,8 @@ class Evaluator:
         """Return the plan for arrays, which is the latest one from now on; nothing runs."""
         given = self._collect_given(params, inputs, gradients)
         seeded = None if gradients is None else tuple(gradients)
-        arrays = self._fit_all(self._bring_together(self._convert(given, seeded)), seeded)
+        arrays = self._bring_together(self._convert(given, seeded))
+        arrays = self._fit_all(arrays, seeded, given)
         return self.bind(seeded, [x.kind for x in arrays])
 
     def convert_inputs(self, given: Given, names: Sequence[str]) -> list[Array]:
@@ -171,7 +172,7 @@ class Evaluator:
         if bound is not None:
             arrays = bound.settle(arrays, others)
         else:
-            arrays = self._fit_all(self._bring_together(arrays), seeded)
+            arrays = self._fit_all(self._bring_together(arrays), seeded, given)
             bound = self.bind(seeded, [x.kind for x in arrays], donated)
             self.materialise(dict(zip(self._parameters, arrays[first:last], strict=True)), bound)
             arrays = bound.settle(arrays)
@@ -205,6 +206,7 @@ class Evaluator:
                 arrays[position] = convert(x, "parameter", name)
             else:
                 name = (seeded or ())[position - last]
+                x = float(x) if _is_number(x) else x
                 arrays[position] = convert(x, "gradient of output", name)
         return arrays
 
@@ -212,26 +214,38 @@ class Evaluator:
         """Return arrays on the mesh that the model runs on: on all of it, unless layers do not."""
         return arrays if self._planner.is_placed else list(map(on_whole_mesh, arrays))
 
-    def _fit_all(self, arrays: list[Array], seeded: Seeded) -> list[Array]:
+    def _fit_all(self, arrays: list[Array], seeded: Seeded, given: Sequence[Any]) -> list[Array]:
         """Return arrays with output gradients in the dtypes of the outputs."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
-        return arrays[:last] + self._fit(arrays[last:], seeded or (), arrays[:first])
+        numbers = list(map(_is_number, given[last:]))
+        fitting = self._fit(arrays[last:], seeded or (), arrays[:first], numbers)
+        return arrays[:last] + fitting
 
     def _seed_array(self, seed: int, bound: Bound[Evaluation]) -> Array:
         value, port = np.asarray(seed, np.uint32), bound.ports[SEED]
         return self._backend.place(port.type, port.sharding, lambda box: value)
 
     def _fit(
-        self, gradients: Sequence[Array], seeded: Sequence[str], inputs: Sequence[Array]
+        self,
+        gradients: Sequence[Array],
+        seeded: Sequence[str],
+        inputs: Sequence[Array],
+        numbers: Sequence[bool],
     ) -> list[Array]:
-        """Return output gradients in the float dtypes that the precision gives the outputs."""
-        if not self._settings.plan.precision.is_given or not gradients:
+        """Return output gradients in the float dtypes of the outputs.
+
+        Arrays have their own, unless a precision gives the outputs theirs; numbers have none.
+        """
+        is_given = self._settings.plan.precision.is_given
+        if not (is_given and gradients) and not any(numbers):
             return list(gradients)
         types = tuple((n, x.type) for n, x in zip(self._inputs, inputs, strict=True))
         outputs = self._planner.output_types(types)
         return [
-            x.astype(outputs[name].dtype) if x.dtype.is_float else x
-            for name, x in zip(seeded, gradients, strict=True)
+            x.astype(outputs[name].dtype)
+            if outputs[name].dtype.is_float and (is_number or (is_given and x.dtype.is_float))
+            else x
+            for name, x, is_number in zip(seeded, gradients, numbers, strict=True)
         ]
 
     # ------------------------------------------------------------------ checking what is passed in
@@ -277,6 +291,11 @@ class Evaluator:
                     f"{nearest(name, self._outputs)}; outputs: {listing(self._outputs)}"
                 )
         return given
+
+
+def _is_number(x: object) -> bool:
+    """Return whether something is a number of Python or NumPy, and no truth value."""
+    return isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool)
 
 
 def _in_order(

@@ -388,6 +388,11 @@ def _check_types(
 ) -> None:
     for name, (type, _) in arguments.parameters:
         expected = traced.graph.input(name).type
+        if type.shape == expected.shape and type.dtype != expected.dtype:
+            raise ShapeError(
+                f"parameter '{name}' is {type.dtype}; the model has it in {expected.dtype}; cast "
+                f"it, or all of them with compiled.place(params)"
+            )
         if type != expected:
             raise ShapeError(
                 f"parameter '{name}' is {type}; with these inputs the model needs {expected}; "
