@@ -340,3 +340,25 @@ while True:
 """
     done = launch("--grace", "20", script(tmp_path, code, "signal", "sys", "time"))
     assert "[1] saved" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_process_that_is_lost_is_told(tmp_path: Path) -> None:
+    """It ends well, so nobody stops the others: they find out in their next exchange."""
+    code = """
+backend = ml.JaxBackend(ml.Mesh(data=2))
+total = ml.jit(lambda x: (x * x).sum(), backend=backend)
+x = backend.arange(8.0, sharding=P("data"))
+float(total(x))
+if not ml.is_main():
+    os._exit(0)
+try:
+    while True:
+        float(total(x))
+except ml.BackendError as error:
+    print(error, flush=True)
+os._exit(0)
+"""
+    done = launch(script(tmp_path, code))
+    text = "process 0 of 2 has lost another process of the job while they exchanged data: "
+    assert f"[0] {text}" in done.stdout, done.stdout + done.stderr

@@ -24,6 +24,8 @@ from mithril.spi import (
     host_shards,
 )
 
+from mithril_jax.processes import translate_errors
+
 FEWEST_CPUS = 8
 """So many virtual CPU devices are made unless the user says how many: for later, larger meshes."""
 
@@ -172,12 +174,14 @@ class Devices:
         """Return what a device holds of an array.
 
         Raises:
-            BackendError: the device belongs to another process.
+            BackendError: the device belongs to another process, or one that exchanged data with
+                this one is gone.
         """
         wanted = self.flat[device]
         for shard in array.addressable_shards:
             if shard.device == wanted:
-                return np.asarray(shard.data)
+                with translate_errors():
+                    return np.asarray(shard.data)
         raise BackendError(
             f"device {device} belongs to process {wanted.process_index}, not to this one "
             f"({jax.process_index()}); its part cannot be read here; reshard the array to P() first"

@@ -39,7 +39,7 @@ from mithril_jax.kernels import KERNELS, kernels_on
 from mithril_jax.lower import function_of, whole_function
 from mithril_jax.measured import JaxProfiler, MeasuredExecutable
 from mithril_jax.options import JaxOptions
-from mithril_jax.processes import join
+from mithril_jax.processes import join, translate_errors
 from mithril_jax.transfer import make_transfer
 
 _WIDE = frozenset({DType.int64, DType.uint64, DType.float64})
@@ -239,7 +239,8 @@ class JaxEngine(Engine):
 
     def wait_for(self, handles: Sequence[jax.Array]) -> None:
         """Return once arrays are computed."""
-        jax.block_until_ready(list(handles))
+        with translate_errors():
+            jax.block_until_ready(list(handles))
 
     def open_profiler(self) -> EngineProfiler:
         """Return JAX's own profiler."""

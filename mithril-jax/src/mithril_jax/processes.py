@@ -39,6 +39,25 @@ LOOPBACK = "127.0.0.1"
 _ECHO = re.compile(r"Gloo .* failed|Connection (closed|reset|refused)|UNAVAILABLE|Broken pipe")
 
 
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Tell of another process of the job that is gone, where JAX tells of a connection.
+
+    Raises:
+        BackendError: another process of the job is gone.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:  # the latter where a call is not queued
+        if COORDINATOR not in os.environ or not _ECHO.search(str(error)):
+            raise
+        raise BackendError(
+            f"process {os.environ[PROCESS]} of {os.environ[PROCESSES]} has lost another process of "
+            f"the job while they exchanged data: {error}; see what that one says, and start the "
+            f"job again"
+        ) from error
+
+
 def commands(request: LaunchRequest) -> Sequence[Command]:
     """Return one command for each process of this machine, and on the first one the service."""
     place = request.coordinator or f"{LOOPBACK}:{free_port()}"
