@@ -133,3 +133,20 @@ def test_minima_over_variables_between_two_others_are_exact(
     assert left.cost == exact.cost
     if np.isfinite(exact.cost):
         assert evaluate(tables, reduced.complete(left.picked)) == exact.cost
+
+
+def test_variables_that_are_settled_take_no_dimensions() -> None:
+    """Of seventy variables that all meet, NumPy has no array with a dimension for each."""
+    count, open_ones, rng = 70, 4, np.random.default_rng(0)
+    dear = np.array([0.0, 9000.0, 9000.0])
+    tables = [Table((v,), dear if v >= open_ones else np.zeros(3)) for v in range(count)]
+    pairs = itertools.combinations(range(count), 2)
+    tables += [Table(pair, rng.integers(0, 9, (3, 3)).astype(float)) for pair in pairs]
+    others = itertools.combinations(range(open_ones), 2)
+    tables += [Table(pair, 99.0 * np.eye(3)) for pair in others]  # of four, two are equal
+    found = minimise([3] * count, tables, CAP)
+    settled = dict.fromkeys(range(open_ones, count), 0)
+    choices = itertools.product(range(3), repeat=open_ones)
+    assert found.is_exact
+    assert found.cost == min(evaluate(tables, settled | dict(enumerate(c))) for c in choices)
+    assert found.picked.items() >= settled.items()

@@ -199,11 +199,12 @@ class _Narrowing:
 
     def _solve(self, values: Values, cap: int) -> Answer:
         """Note the best choice of some of the values that are left, and return it."""
-        tables = _restrict(self._tables, values)
-        found = eliminate([len(some) for some in values], tables, cap, Steps(self._work))
+        domains = [len(some) for some in values]
+        tables = _leave_out_settled(_restrict(self._tables, values))
+        found = eliminate(domains, tables, cap, Steps(self._work))
         if found.cost < self._cost or not (self._picked or self._met is not None):
-            picked = found.picked.items()
-            self._met = {v: int(self._left[v][values[v][at]]) for v, at in picked}
+            picked = found.picked | {v: 0 for v, size in enumerate(domains) if size == 1}
+            self._met = {v: int(self._left[v][values[v][at]]) for v, at in picked.items()}
             self._cost = found.cost
         return found
 
@@ -256,4 +257,18 @@ def _restrict(tables: Sequence[Table], values: Values) -> list[Table]:
                     costs = costs.take(some, axis=axis)
             known[key] = costs
         found.append(Table(table.variables, known[key]))
+    return found
+
+
+def _leave_out_settled(tables: Sequence[Table]) -> list[Table]:
+    """Return tables over the variables that have several values; equal arrays stay one array.
+
+    A dimension of one entry chooses nothing, and NumPy has no more than 64 of them.
+    """
+    known: dict[int, np.ndarray] = {}
+    found = []
+    for table in tables:
+        costs = known.setdefault(id(table.costs), table.costs.squeeze())
+        sizes = zip(table.variables, table.costs.shape, strict=True)
+        found.append(Table(tuple(v for v, size in sizes if size > 1), costs))
     return found
