@@ -30,6 +30,8 @@ CALLS = {
     "concat": (lambda np, x, y: np.concat([x, y], axis=1)),
     "cumulative_sum": (lambda np, x, y: np.cumulative_sum(x, axis=1)),
     "einsum": (lambda np, x, y: np.einsum("ij,kj->ik", x, y)),
+    "einsum of one": (lambda np, x, y: np.einsum("...ii->i...", (x @ y.T)[None])),
+    "einsum of several": (lambda np, x, y: np.einsum("...j,kj,k->k...", x, y, x[:, 0])),
     "exp": (lambda np, x, y: np.exp(x)),
     "expand_dims": (lambda np, x, y: np.expand_dims(x, axis=1)),
     "flip": (lambda np, x, y: np.flip(x, axis=0)),

@@ -190,5 +190,5 @@ def test_a_refused_op_is_not_registered() -> None:
 def test_a_shape_error_names_layer_and_line() -> None:
     x = tensor(2)
     with x.builder.at(**HEAD), pytest.raises(ShapeError) as caught:  # type: ignore[arg-type]
-        ops.einsum("ab,b->a", x, x)
+        x.builder.apply(ops.Einsum("ab,b->a"), x, x)
     assert str(caught.value).endswith(" (in layer 'head', /home/me/model.py:7)")

@@ -22,6 +22,7 @@ from mithril.ops.control import *
 from mithril.ops.conv import *
 from mithril.ops.dynamic_slicing import *
 from mithril.ops.elementwise import *
+from mithril.ops.equations import *
 from mithril.ops.functions import *
 from mithril.ops.group_norm import *
 from mithril.ops.grouped import *

@@ -18,10 +18,10 @@ from mithril.ir.operand import apply
 from mithril.ir.rule import Rule
 from mithril.ops.choice import greater_equal, stop_gradient, where
 from mithril.ops.elementwise import cast
+from mithril.ops.equations import einsum
 from mithril.ops.expansion import gradient_by_expansion, gradient_of_fused
 from mithril.ops.functions import exp, log, tanh
 from mithril.ops.index import iota
-from mithril.ops.linalg import einsum
 from mithril.ops.reduce import accumulator, max, sum
 from mithril.ops.shape import reshape, transpose
 from mithril.ops.split_keys import attend_split_keys, hide_keys

@@ -1,7 +1,7 @@
 """Einsum: the one contraction, from dot products to batched matrix products.
 
-The equation is NumPy's, with explicit output and without ellipsis: ``"bsd,hd->bsh"``. It is its own
-sharding rule, and its gradient is two more einsums.
+Its equation is NumPy's, with explicit output and without ellipsis: ``"bsd,hd->bsh"``. It is its own
+sharding rule, and its gradient is two more einsums. All other equations: `mithril.ops.equations`.
 """
 
 from __future__ import annotations
@@ -91,34 +91,6 @@ class Einsum(Op):
             )
 
 
-def einsum(equation: str, x: Any, y: Any) -> Any:
-    """Return the sum over products of x and y that the equation names.
-
-    Args:
-        equation: as in `numpy.einsum`, with `->` and without ellipsis, such as `"bsd,hd->bsh"`.
-            Every letter stands in two of the three terms, once in each.
-        x: floats, a dimension for each letter of the first term.
-        y: floats, for the second term; both are promoted to one dtype.
-
-    Returns:
-        That dtype; the sizes that the letters behind `->` stand for.
-
-    Raises:
-        ShapeError: the equation does not fit the operands, or they do not hold floats.
-
-    >>> x, y = backend.array([[1.0, 2.0], [3.0, 4.0]]), backend.array([1.0, 10.0])
-    >>> einsum("ij,j->i", x, y).numpy()
-    array([21., 43.], dtype=float32)
-    """
-    text = equation.replace(" ", "")
-    if "->" not in text or text.count(",") != 1:
-        raise ShapeError(f"einsum '{equation}' is not of the form 'ab,bc->ac'; name two operands")
-    if x.dtype is not y.dtype:
-        dtype = promote(x.dtype, y.dtype)
-        x, y = x.astype(dtype), y.astype(dtype)
-    return apply_one(Einsum(text), x, y)
-
-
 def matmul(x: Any, y: Any) -> Any:
     """Return the matrix product x @ y, batched over leading dimensions as in NumPy.
 
@@ -149,7 +121,10 @@ def matmul(x: Any, y: Any) -> Any:
         )
     if x.ndim > 2 and y.ndim > 2:
         x, y = _same_batch(x, y)
-    return einsum(_matmul_equation(x.ndim, y.ndim), x, y)
+    if x.dtype is not y.dtype:
+        dtype = promote(x.dtype, y.dtype)
+        x, y = x.astype(dtype), y.astype(dtype)
+    return apply_one(Einsum(_matmul_equation(x.ndim, y.ndim)), x, y)
 
 
 @cache
@@ -174,4 +149,4 @@ def _show(operand: object) -> str:
     return str(operand.type) if isinstance(operand, Operand) else repr(operand)
 
 
-__all__ = ["Einsum", "einsum", "matmul"]
+__all__ = ["Einsum", "matmul"]

@@ -19,8 +19,8 @@ from mithril.ir.rule import Rule
 from mithril.ops.arrange import stack
 from mithril.ops.control import repeat
 from mithril.ops.elementwise import cast
+from mithril.ops.equations import einsum
 from mithril.ops.functions import tanh
-from mithril.ops.linalg import einsum
 from mithril.ops.nn import require_float, widen
 from mithril.ops.numbers import sigmoid
 from mithril.ops.reduce import sum
