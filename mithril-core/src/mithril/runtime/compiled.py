@@ -291,12 +291,7 @@ class CompiledModel(PlanReports, Shared):
         return self.plan_for(shapes, gradients=gradients)
 
     def decide_shardings(self, inputs: Sequence[Kind], seeded: tuple[str, ...]) -> None:
-        """Decide how parameters lie, as a plan with gradients for inputs of some kinds has it.
-
-        Args:
-            inputs: in the order of `inputs`.
-            seeded: the outputs whose gradients are given.
-        """
+        """Decide how parameters lie, as the plan with gradients of some outputs has it."""
         self._planner.decide(seeded, self._leave_open(inputs, seeded))
 
     def _plan_arrays(
@@ -365,27 +360,20 @@ class CompiledModel(PlanReports, Shared):
         types = ((name, traced.graph.input(name).type) for name in names)
         decided = {n: at.sharding for n, type in types if (at := self._shardings.of(n, type))}
         at_rest = {**self.settings.at_rest, **zero.rest(traced, decided)}
-        return self._with(at_rest=at_rest)
+        return self._with(replace(self.settings, at_rest=at_rest))
 
     def without_axis(self, axis: str) -> CompiledModel:
-        """Return the same model for one part of a mesh axis.
-
-        No more is said of inputs that are split over the axis, and no search splits over it.
-        """
-        given = self.settings.in_shardings.items()
-        kept = {n: s for n, s in given if not any(axis in s.axes(d) for d in range(len(s.entries)))}
-        return self._with(
-            in_shardings=kept, shape_shardings={}, plan=self.settings.plan.without_axis(axis)
-        )
+        """Return the same model for one part of a mesh axis; see `Settings.without_axis`."""
+        return self._with(self.settings.without_axis(axis))
 
     def keeping_all(self) -> CompiledModel:
         """Return the same model without a memory budget, or anything computed again."""
-        return self._with(plan=replace(self.settings.plan, recompute=KEEP_ALL))
+        plan = replace(self.settings.plan, recompute=KEEP_ALL)
+        return self._with(replace(self.settings, plan=plan))
 
-    def _with(self, **settings: Any) -> CompiledModel:
+    def _with(self, settings: Settings) -> CompiledModel:
         """Return the same model with other settings."""
-        changed, tracer = replace(self.settings, **settings), self._planner.tracer
-        return CompiledModel(self._model, self.backend, changed, tracer)
+        return CompiledModel(self._model, self.backend, settings, self._planner.tracer)
 
     def ask(self, seeded: tuple[str, ...], inputs: Sequence[Kind]) -> Asked:
         """Return what would be planned for inputs of some kinds, parameters lying as said.

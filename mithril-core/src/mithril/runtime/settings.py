@@ -84,6 +84,19 @@ class Settings:
         search = self.plan.search
         return None if search is None else not (self.inference or search.objective == LATENCY)
 
+    def without_axis(self, axis: str) -> Settings:
+        """Return the settings of a model that one part of a mesh axis runs.
+
+        No more is said of inputs that are split over the axis, and no search splits over it.
+        """
+        kept = {
+            name: spec
+            for name, spec in self.in_shardings.items()
+            if not any(axis in spec.axes(d) for d in range(len(spec.entries)))
+        }
+        plan = self.plan.without_axis(axis)
+        return replace(self, in_shardings=kept, shape_shardings={}, plan=plan)
+
 
 def read_pipeline(
     options: PipelineOptions | None, schedule: str | Sequence[str] | None
