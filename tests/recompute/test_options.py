@@ -59,7 +59,7 @@ def test_accumulated_micro_batches_recompute(make: Callable[[], ml.Model]) -> No
     kept = evaluate(make(), backend, accumulate=2)
     found = evaluate(make(), backend, accumulate=2, checkpointing="all")
     check_same(found, kept)
-    assert found.peak < 0.7 * kept.peak
+    assert found.peak < 0.8 * kept.peak
 
 
 def annotated(make: Callable[[], ml.Model]) -> ml.Model:
@@ -228,7 +228,7 @@ def test_explain_says_what_is_computed_again() -> None:
     compiled = evaluate(annotated(unrolled), ml.NumpyBackend(FOUR), checkpointing="all").compiled
     text = compiled.explain()
     assert str(compiled.plan.policy) in text
-    assert "required  P(None, None, None) by model_0.attention.o.add, again" in text
+    assert "required  P('data', None, None) by model_0.attention.o.add, again" in text
 
 
 def test_policies_know_their_neighbours_on_the_curve() -> None:
