@@ -27,7 +27,7 @@ test: $(VENV)/.ready
 	$(PYTEST) $(OPTIONS)
 
 # Slow tests, too, and all examples of property tests: more than an hour on 2 cores, in one go or in
-# parts, `make test-all PART=0/10` to 9/10. CI runs one of these.
+# parts, `make test-all PART=0/16` to 15/16. CI runs one of these.
 test-all: $(VENV)/.ready
 	$(PYTEST) --all $(if $(PART),--part $(PART)) $(OPTIONS)
 
