@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from importlib import util
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import mithril as ml
 import pytest
 from mithril import models
 from mithril.runtime.functions import EAGER
+from mithril.testing.layer_cases import CASES
 
 ROOT = Path(__file__).parent.parent
 
@@ -50,6 +52,19 @@ def test_every_layer_and_function_is_listed() -> None:
     assert len(LAYERS) > 60
     assert {name for name in LAYERS if f"| `{name}(" not in PAGE} == set()
     assert {name for name in EAGER if f"| `{name}(" not in PAGE} == set()
+
+
+def test_the_page_names_the_parameters_of_every_layer() -> None:
+    rows = {line.partition("(")[0][3:]: line for line in PAGE.splitlines() if line[:3] == "| `"}
+    listed = {name: re.findall(r"`([\w.]+)`", rows[name].rsplit(" | ", 1)[1]) for name in LAYERS}
+    for case in CASES:
+        name = type(case.layer).__name__
+        own = {re.sub(r"layer_\d+", "layer_N", parameter) for parameter in case.layer.parameters}
+        assert name == "Repeat" or own <= {*listed[name]}, case
+    assert listed["Linear"] == ["weight", "bias"]
+    assert {*listed["MultiHeadAttention"]} >= {"q.weight", "o.bias", "q_norm.weight"}
+    assert len(listed["LSTM"]) == len(listed["GRU"]) == 8
+    assert "those of the block" in rows["Repeat"]
 
 
 def test_every_layer_explains_its_inputs_options_and_output() -> None:

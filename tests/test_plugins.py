@@ -143,7 +143,7 @@ print(*sorted(name for name in sys.modules if name.startswith("acme_")))
         [
             (
                 "npu",
-                "backend 'npu' is incompatible; speaks backend API 3.0, this mithril 2.4; "
+                "backend 'npu' is incompatible; speaks backend API 3.0, this mithril 2.5; "
                 "pip install -U mithril-core",
             ),
             (
@@ -287,13 +287,13 @@ def test_a_faulty_plugin_is_broken(fault: str, install: Install) -> None:
         (
             "api=(1, 9)",
             Status.incompatible,
-            "speaks backend API 1.9, this mithril 2.4",
+            "speaks backend API 1.9, this mithril 2.5",
             "pip install -U acme-x",
         ),
         (
-            "api=(2, 5)",
+            "api=(2, 6)",
             Status.incompatible,
-            "speaks backend API 2.5, this mithril 2.4",
+            "speaks backend API 2.6, this mithril 2.5",
             "pip install -U mithril-core",
         ),
         (

@@ -15,9 +15,11 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
+import mithril.models
 from mithril import ops
-from mithril.models import Layer, layers
+from mithril.models import Layer, Repeat, layers
 from mithril.runtime.functions import ALIASES, EAGER
+from mithril.testing.layer_cases import CASES as LAYER_CASES
 
 PAGE = Path(__file__).parent.parent / "docs" / "layers.md"
 LOSSES = ("loss", "class_loss")
@@ -28,7 +30,8 @@ Written by `python tools/list_layers.py` from the texts of the layers; `help(ml.
 each. Sizes in brackets are those of the whole tensors, however they are split over devices. Inputs
 in parentheses need not be connected. Every layer also takes `name=`, `device_id=`, `sharding=`,
 `at_rest=` and, as in the guides, `weight_shard_spec=` with `device_mesh=` and
-`device_mesh_partition=`.
+`device_mesh_partition=`. Parameters have these names behind that of the layer, `up.weight`; options
+leave some of them out, and N counts from 0.
 
 ## Ids and targets out of range
 
@@ -59,8 +62,10 @@ def write_page() -> str:
             rows = [row_of_layer(layer) for layer in listed if is_layer(layer)]
             if rows:
                 heading = (group.__doc__ or "").partition("\n")[0].rstrip(".").partition(":")[0]
-                head = "| layer | what it does | inputs | output |\n|---|---|---|---|"
-                parts.append(f"### {heading}\n\n{head}\n" + "\n".join(rows) + "\n")
+                width = 5 if any(cells[-1] for cells in rows) else 4
+                head = ("layer", "what it does", "inputs", "output", "parameters")[:width]
+                lines = [row(*head), "|---" * width + "|", *(row(*cells[:width]) for cells in rows)]
+                parts.append(f"### {heading}\n\n" + "\n".join(lines) + "\n")
     parts.append(
         "## Functions\n\nOf `mithril.numpy`, and of a backend for arrays that it has; inside a layer "
         "or a function under `ml.jit` they become a part of the plan.\n"
@@ -75,8 +80,8 @@ def is_layer(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Layer) and value is not Layer
 
 
-def row_of_layer(layer: type[Layer]) -> str:
-    """Return the row of a layer in a table."""
+def row_of_layer(layer: type[Layer]) -> tuple[str, ...]:
+    """Return the cells of a layer in a table."""
     text = inspect.getdoc(layer) or ""
     definition = layer.definition
     options = [o.replace(kind=inspect.Parameter.KEYWORD_ONLY) for o in definition.options]
@@ -91,9 +96,19 @@ def row_of_layer(layer: type[Layer]) -> str:
         for name in names
         if name in described
     ]
-    return row(
-        f"`{call}`", first_sentence(text), "; ".join(inputs), one_line(section(text, "Returns"))
-    )
+    output = one_line(section(text, "Returns"))
+    return f"`{call}`", first_sentence(text), "; ".join(inputs), output, show_parameters(layer)
+
+
+def show_parameters(layer: type[Layer]) -> str:
+    """Return the names of a layer's parameters, of its example and of all its cases in the tests."""
+    if layer is Repeat:
+        return "those of the block, with a dimension of repetitions first"
+    written = re.search(rf">>> ({layer.__name__}\(.*\))(\.|$)", inspect.getdoc(layer) or "", re.M)
+    made = [eval(written[1], vars(mithril.models))] if written else []
+    made += [case.layer for case in LAYER_CASES if type(case.layer) is layer]
+    names = (re.sub(r"layer_\d+", "layer_N", name) for one in made for name in one.parameters)
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
 
 def row_of_function(name: str) -> str:

@@ -149,7 +149,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
                 "-",
                 "3.0",
                 "incompatible",
-                "speaks backend API 3.0, this mithril 2.4 · pip install -U mithril-core",
+                "speaks backend API 3.0, this mithril 2.5 · pip install -U mithril-core",
             ],
             [
                 "numpy",
@@ -160,7 +160,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
                 "name also claimed by 'mithril-core' · "
                 "MITHRIL_BACKEND_NUMPY=acme-duplicate selects this one",
             ],
-            ["numpy", "mithril-core 0.1.0", f"numpy {NUMPY}", "2.4", "ready", ""],
+            ["numpy", "mithril-core 0.1.0", f"numpy {NUMPY}", "2.5", "ready", ""],
             [
                 "quantum",
                 "acme-missing 1.4.0",
@@ -180,7 +180,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
         done = mithril("backends", "list", "--json", path=packages)
         document = json.loads(done.stdout)
         assert (done.returncode, done.stderr) == (0, "")
-        assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "2.4")
+        assert (document["schema"], document["mithril"], document["api"]) == (1, "0.1.0", "2.5")
         by_package = {row["package"]: row for row in document["backends"]}
         assert list(by_package) == [
             "acme-broken",
@@ -196,7 +196,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
             "package_version": "0.1.0",
             "framework": "numpy",
             "framework_version": NUMPY,
-            "api": "2.4",
+            "api": "2.5",
             "status": "ready",
             "note": "",
             "entry_point": "mithril.plugins.numpy",
@@ -212,7 +212,7 @@ assert not {"jax", "mlx", "torch", "numpy", "mithril.engine"} & set(sys.modules)
         document = json.loads(done.stdout)
         assert (document["schema"], document["mithril"]) == (1, "0.1.0")
         found = document["backend"]
-        assert (found["name"], found["status"], found["api"]) == ("numpy", "ready", "2.4")
+        assert (found["name"], found["status"], found["api"]) == ("numpy", "ready", "2.5")
         opened = found["opened"]
         assert opened["devices"] == ["simulated cpu 0"]
         assert "all_reduce" in opened["capabilities"]

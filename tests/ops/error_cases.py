@@ -68,4 +68,12 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (_calls(lambda x: ops.einsum("ij,", x, 2.0), (2, 3)), ShapeError, "einsum 'ij,' takes tensors, not 2.0; multiply by numbers"),
     (_calls(lambda x: ops.einsum([0, 1], x), (2, 3)), ShapeError, "einsum's equation is [0, 1]; give a text, such as 'ab,bc->ac', and operands"),
     (_calls(lambda x, y: ops.einsum("i,i", x, y), (DType.int32, 3), (DType.int32, 3)), ShapeError, "einsum 'i,i->' needs equal float dtypes, not int32, int32; cast"),
+    (_calls(ops.arcsin, (DType.int32, 3)), ShapeError, "op 'arcsin' needs a float dtype, not int32; cast it first"),
+    (_calls(ops.arctan2, (DType.int32, 3), (DType.int32, 3)), ShapeError, "op 'arctan2' needs a float dtype, not int32; cast it first"),
+    (_calls(lambda x: ops.repeat_elements(x, -1), (3,)), ShapeError, "repeat repeats 3 elements (-1,) times; give one number of 0 or more, or one for each element"),
+    (_calls(lambda x: ops.repeat_elements(x, [1, 2], 0), (3, 2)), ShapeError, "repeat repeats 3 elements (1, 2) times; give one number of 0 or more, or one for each element"),
+    (_calls(lambda x: ops.diff(x, -1), (3,)), ShapeError, "diff takes differences of float32[3] -1 times; give numbers, and an n of 0 or more"),
+    (_calls(ops.diff, (BOOL, 3)), ShapeError, "diff takes differences of bool[3] 1 times; give numbers, and an n of 0 or more"),
+    (_calls(ops.meshgrid, (3, 2)), ShapeError, "meshgrid takes vectors, not float32[3, 2]; reshape it to one dimension"),
+    (_calls(lambda x: ops.meshgrid(x, indexing="yx"), (3,)), OptionError, "meshgrid's indexing='yx' is none; give 'xy' or 'ij'"),
 ]  # fmt: skip

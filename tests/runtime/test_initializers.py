@@ -191,6 +191,42 @@ def test_a_layer_may_start_its_parameter_by_a_function() -> None:
     np.testing.assert_array_equal(of(Shift(), (1, 4))["offset"], np.arange(4))
 
 
+@pytest.mark.parametrize("row", [0, 4, -1])
+@pytest.mark.parametrize("spec", [P("tensor"), P(None, "tensor"), P(("data", "tensor")), P()])
+def test_the_row_of_padding_starts_at_zeros(row: int, spec: P) -> None:
+    mesh = ml.Mesh(data=2, tensor=2)
+    ids = ml.TensorSpec((2, 3), "int32")
+    plain, padded = ml.Embedding(7, 4, name="e"), ml.Embedding(7, 4, padding_idx=row, name="e")
+    starts = []
+    for table, backend in ((plain, ml.NumpyBackend()), (padded, ml.NumpyBackend(mesh))):
+        model = ml.Model()
+        model |= table(input="ids", output="y")
+        if backend.mesh.size > 1:
+            model.shard({"e.weight": spec})
+        compiled = ml.compile(model, backend, shapes={"ids": ids})
+        starts.append(compiled.randomize_params(3)["e.weight"].numpy())
+    starts[0][row] = 0
+    np.testing.assert_array_equal(*starts)
+
+
+def test_the_row_of_padding_of_repeated_tables_and_of_a_start_of_ones_own() -> None:
+    block = ml.Model()
+    block |= ml.Embedding(5, 4, padding_idx=1, name="e")(input="ids", output="y")
+    model = ml.Model()
+    model |= ml.Repeat(block, 3, carry={}, stacked=("ids",), name="r")(ids="ids", y="y")
+    model.shard({"r.e.weight": P("data", "tensor")})
+    compiled = ml.compile(model, ml.NumpyBackend(ml.Mesh(data=2, tensor=2)))
+    compiled.plan_for({"ids": ml.TensorSpec((3, 2), "int32")})
+    weight = compiled.randomize_params(0)["r.e.weight"].numpy()
+    assert not weight[:, 1].any()
+    assert np.abs(weight[:, [0, 2, 3, 4]]).min() > 0
+    said = ml.compile(
+        ml.Embedding(5, 4, padding_idx=1, initializer=ml.Ones()), ml.NumpyBackend(),
+        shapes={"input": ml.TensorSpec((2,), "int32")},
+    )  # fmt: skip
+    np.testing.assert_array_equal(said.randomize_params()["weight"].numpy(), np.ones((5, 4)))
+
+
 def test_patterns_of_a_layer_and_its_repr() -> None:
     layer = ml.FeedForward(hidden_dim=8, initializer={"*.bias": ml.Zeros(), "up.weight": ml.Ones()})
     drawn = of(layer, (1, 4))

@@ -12,7 +12,7 @@ import pytest
 from mithril import ops
 from mithril.ir import Tensor
 from mithril.ir.methods import Methods
-from mithril.runtime.functions import ALIASES, EAGER, NOT_EAGER
+from mithril.runtime.functions import ALIASES, EAGER, FUNCTIONS, NOT_EAGER
 
 METHODS = {name for name in vars(Methods) if not name.startswith("_")}
 OF_NUMPY = {name for name in dir(np.ndarray) if not name.startswith("_")}
@@ -21,7 +21,7 @@ BESIDES = {"split", "stop_gradient"}
 """Methods that arrays of NumPy lack."""
 X = np.array([[3.0, 1.0, 2.0], [0.5, 5.0, 4.0]], np.float32)
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "astype": ("int32",), "clip": (1.0, 3.0), "reshape": ((3, 2),), "split": (3, 1),
+    "astype": ("int32",), "clip": (1.0, 3.0), "repeat": (2, 1), "reshape": ((3, 2),), "split": (3, 1),
     "swapaxes": (0, 1), "take": (np.array([1, 0]),), "transpose": ((1, 0),),
 }  # fmt: skip
 MADE = {
@@ -41,7 +41,7 @@ def test_every_function_is_in_every_namespace() -> None:
         assert callable(getattr(mnp, name)) and callable(getattr(backend, name))
     for name in MADE - {"asarray", "empty", "empty_like"}:  # other names of the same
         assert callable(getattr(backend, name))
-    assert not {*EAGER} & {*NOT_EAGER}
+    assert not {*FUNCTIONS} & {*NOT_EAGER}
 
 
 def test_methods_are_those_of_numpy_that_are_functions_here() -> None:

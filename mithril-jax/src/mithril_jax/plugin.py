@@ -21,7 +21,7 @@ def mithril_backends() -> Sequence[BackendSpec]:
         BackendSpec(
             name="jax",
             open=_open,
-            api=(2, 4),
+            api=(2, 5),
             requires=("jax>=0.8",),
             options=JaxOptions,
             summary="JAX: one jitted XLA program on CPUs, GPUs or TPUs",

@@ -21,7 +21,7 @@ def mithril_backends() -> Sequence[BackendSpec]:
         BackendSpec(
             name="mlx",
             open=_open,
-            api=(2, 4),
+            api=(2, 5),
             requires=("mlx>=0.32",),
             options=MLXOptions,
             summary="MLX: all devices of a mesh in one process, or one of several processes",

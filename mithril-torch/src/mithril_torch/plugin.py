@@ -21,7 +21,7 @@ def mithril_backends() -> Sequence[BackendSpec]:
         BackendSpec(
             name="torch",
             open=_open,
-            api=(2, 4),
+            api=(2, 5),
             requires=("torch>=2.13",),
             options=TorchOptions,
             summary="PyTorch: explicit programs, one process a device, or under torchrun",

@@ -75,6 +75,10 @@ class Methods:
         """Return the elements in one dimension."""
         return self._call("ravel", self)
 
+    def repeat(self, repeats: int | Sequence[int], axis: int | None = None) -> Self:
+        """Return each element repeated, one after another, along a dimension or flat."""
+        return self._call("repeat_elements", self, repeats, axis)
+
     def reshape(self, *shape: int | Sequence[int]) -> Self:
         """Return the same elements in another shape; one size may be -1."""
         return self._call("reshape", self, shape[0] if len(shape) == 1 else shape)

@@ -178,6 +178,32 @@ class Ones(Initializer):
 
 
 @dataclass(frozen=True, slots=True)
+class ZeroRow(Initializer):
+    """What another initializer draws, but for one row of zeros.
+
+    Args:
+        others: draws the other rows.
+        row: which of the rows of each weight.
+        stacked: how many leading dimensions only stack weights.
+    """
+
+    others: Initializer
+    row: int
+    stacked: int = 0
+
+    def draw(self, key: RandomKey, shape: Shape, box: Box) -> np.ndarray:
+        """Return the part of a parameter that a box cuts out."""
+        drawn, rows = np.array(self.others.draw(key, shape, box)), box[self.stacked]
+        if rows.start <= self.row < rows.stop:
+            drawn[(slice(None),) * self.stacked + (self.row - rows.start,)] = 0
+        return drawn
+
+    def resolve(self, name: str, shape: Shape, stacked: int) -> Initializer:
+        """Return the same for a parameter of the shape."""
+        return ZeroRow(self.others.resolve(name, shape, stacked), self.row, stacked)
+
+
+@dataclass(frozen=True, slots=True)
 class Xavier(Initializer):
     """Variance gain^2 * 2 / (fan_in + fan_out), which keeps that of activations and gradients.
 

@@ -8,6 +8,7 @@ examples `backend` is `ml.NumpyBackend()`.
 from mithril.ir.constant import Constant as Constant
 from mithril.ops.activation import *
 from mithril.ops.all_gather_attention import *
+from mithril.ops.along import *
 from mithril.ops.arg_reduce import *
 from mithril.ops.arithmetic import *
 from mithril.ops.arrange import *
@@ -29,6 +30,7 @@ from mithril.ops.grouped import *
 from mithril.ops.host import *
 from mithril.ops.index import *
 from mithril.ops.integer import *
+from mithril.ops.inverse import *
 from mithril.ops.linalg import *
 from mithril.ops.loss import *
 from mithril.ops.matrix import *

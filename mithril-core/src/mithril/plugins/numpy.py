@@ -21,7 +21,7 @@ def mithril_backends() -> Sequence[BackendSpec]:
         BackendSpec(
             name="numpy",
             open=_open,
-            api=(2, 4),
+            api=(2, 5),
             requires=("numpy>=2.0",),
             summary="NumPy on simulated devices, in one process",
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mithril.engine import Engine
     from mithril.mesh import Mesh
 
-BACKEND_API = (2, 4)
+BACKEND_API = (2, 5)
 """The backend API this Mithril speaks: a new major number breaks, a new minor number adds."""
 
 

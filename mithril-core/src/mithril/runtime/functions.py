@@ -36,7 +36,7 @@ NOT_EAGER: dict[str, str] = {
     "normal": "draws from the seed of a model; backends have randn",
     "randint": "draws from the seed of a model; backends have their own",
     "random_bits": "draws from the seed of a model; backends have randint",
-    "repeat": "a loop of a plan",
+    "repeat": "a loop of a plan; what backends call so repeats elements",
     "scatter_add": "the gradient of take",
     "split_seed": "of the seed of a model",
     "trace_body": "makes the body of a loop",
@@ -54,13 +54,20 @@ FUNCTIONS: tuple[str, ...] = tuple(
 
 ALIASES: dict[str, str] = {
     "astype": "cast",
+    "acos": "arccos",
+    "acosh": "arccosh",
+    "asin": "arcsin",
+    "asinh": "arcsinh",
     "atan": "arctan",
+    "atan2": "arctan2",
+    "atanh": "arctanh",
     "concat": "concatenate",
     "cumulative_prod": "cumprod",
     "cumulative_sum": "cumsum",
     "negative": "negate",
     "permute_dims": "transpose",
     "pow": "power",
+    "repeat": "repeat_elements",
     "take_along_axis": "take_along",
 }
 """Names of the array API standard for functions that `mithril.ops` calls otherwise."""

@@ -7,7 +7,7 @@ import math
 from mithril.errors import OptionError, ShapeError
 from mithril.ir import Tensor
 from mithril.models.definition import INTEGER_OR_NONE, POSITIVE
-from mithril.models.initializers import Normal
+from mithril.models.initializers import Initializer, Normal, ZeroRow
 from mithril.models.layer import layer
 from mithril.models.shapes import require_features
 from mithril.models.trace_context import layer_path, parameter
@@ -24,7 +24,8 @@ def Embedding(  # noqa: N802
 ) -> Tensor:
     """Look ids up in a table of learned features.
 
-    The parameter is `weight` (vocab_size, embedding_dim), starting normal with deviation 1.
+    The parameter is `weight` (vocab_size, embedding_dim), starting normal with deviation 1, with
+    zeros in the row of padding.
 
     Args:
         input: [...], integers from 0 up to vocab_size - 1.
@@ -49,14 +50,17 @@ def Embedding(  # noqa: N802
             f"layer '{layer_path()}' needs integer ids, not {input.type}; convert them with "
             f"astype('int32')"
         )
-    found: Tensor = take(parameter("weight", (vocab_size, embedding_dim), Normal(1.0)), input)
-    if padding_idx is None:
-        return found
-    if not -vocab_size <= padding_idx < vocab_size:
+    start: Initializer = Normal(1.0)
+    if padding_idx is not None and not -vocab_size <= padding_idx < vocab_size:
         raise OptionError(
             f"layer '{layer_path()}' has padding_idx={padding_idx} for {vocab_size} ids; choose "
             f"one of 0…{vocab_size - 1}, or -1 for the last"
         )
+    if padding_idx is not None:
+        start = ZeroRow(start, padding_idx % vocab_size)
+    found: Tensor = take(parameter("weight", (vocab_size, embedding_dim), start), input)
+    if padding_idx is None:
+        return found
     small = input.dtype.itemsize < 4  # ids may be too many to count in the input's dtype
     ids = cast(input, DType.int32) if small else input
     is_padding = equal(ids, padding_idx % vocab_size).reshape(*input.shape, 1)
