@@ -10,7 +10,7 @@ from mithril import ops
 from mithril.errors import ShapeError
 from mithril.ir import Op
 from mithril.ops.attention import Attention
-from mithril.ops.conv import Padding
+from mithril.ops.windows import Padding
 from mithril.testing.arrays import floats
 from mithril.testing.evaluate import apply, type_of
 from mithril.types import DType, Shape

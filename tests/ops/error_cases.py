@@ -1,4 +1,4 @@
-"""Errors of attention, positions, activations and transposed convolutions: rows of `test_errors`."""
+"""Errors of attention, positions, activations, lists and windows: rows of `test_errors`."""
 
 # A text stands on one line, so that it can be searched for.
 
@@ -38,6 +38,7 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (_calls(lambda x, m: ops.attention(x, x, x, bias=m), HEADS, (BOOL, 4, 4)), ShapeError, "attention has a bias bool[4, 4]; give floats, which are added to the scores, and booleans as a mask"),
     (_calls(lambda x, m: ops.attention(x, x, x, mask=m), HEADS, (BOOL, 4, 4)), ShapeError, "attention cannot tell whether mask bool[4, 4] is [batch, keys] or [queries, keys]; give padding as key_padding_mask, true where a key is padding, and a mask of queries and keys as [1, 4, 4]"),
     (_calls(lambda x, m: ops.attention(x, x, x, mask=m), (3, 4, 2, 6), (BOOL, 3, 4)), ShapeError, "attention has scores [3, 2, 4, 4] and a mask bool[3, 4], which is [batch, keys]; give padding as key_padding_mask, true where a key is padding"),
+    (_calls(lambda q, v: ops.attention(q, q, v), (4, 4, 2, 0), HEADS), ShapeError, "attention has q float32[4, 4, 2, 0], whose head_dim is 0, so that every score is 0; give at least 1"),
     # positions
     (lambda: read_scaling(4.0), OptionError, "rope_scaling is a float; give a mapping, such as {'rope_type': 'linear', 'factor': 4.0}"),
     (lambda: read_scaling({"rope_type": "llama"}), OptionError, "rope_scaling has rope_type='llama'; choose 'linear', 'llama3', 'yarn'; did you mean 'llama3'?"),
@@ -52,7 +53,22 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (_calls(lambda p: ops.adamw_step(p, p, p, p, 0.1, 1, eps=-1.0), (4,)), OptionError, "adamw_step has eps=-1.0; give a number of at least 0"),
     # activations
     (_calls(ops.glu, (4, 3)), ShapeError, "glu halves dimension -1 of float32[4, 3], and its size is odd; choose an even size"),
+    (_calls(ops.relu, (BOOL, 4)), ShapeError, "op 'relu' needs numbers, not bool; cast it first"),
+    # several tensors
+    (_calls(ops.concatenate, (2, 3)), ShapeError, "concatenate takes a list of tensors, not float32[2, 3]; give [x, y], or unstack(x) for the rows of one"),
+    (_calls(ops.stack, (2, 3)), ShapeError, "stack takes a list of tensors, not float32[2, 3]; give [x, y], or unstack(x) for the rows of one"),
+    # windows
+    (_calls(lambda x, w: ops.convolution(x, w, padding="sane"), (2, 3, 4), (4, 3, 2)), OptionError, "convolution's padding='sane' does not exist; did you mean 'same'?; known: 'same', 'valid'"),
+    (_calls(lambda x, w: ops.convolution(x, w, padding=(1.5,)), (2, 3, 4), (4, 3, 2)), ShapeError, "convolution's padding is 1.5, which is no integer; give one"),
+    (_calls(lambda x, w: ops.convolution(x, w, padding=((1, 2, 3),)), (2, 3, 4), (4, 3, 2)), ShapeError, "convolution's padding has (1, 2, 3) for a dimension; give one number, or two as (before, after)"),
+    (_calls(lambda x, w: ops.convolution(x, w, stride=True), (2, 3, 4), (4, 3, 2)), ShapeError, "convolution's stride is True, which is no integer; give one"),
+    (_calls(lambda x, w: ops.convolution(x, w, groups=2.0), (2, 3, 4), (4, 3, 2)), ShapeError, "convolution's groups is 2.0, which is no integer; give one"),
+    (_calls(lambda x, w: ops.convolution(x, w, padding="same", stride=0), (2, 3, 4), (4, 3, 2)), ShapeError, "convolution has stride (0,), dilation (1,) and padding ((0, 0),); steps must be 1 or more, padding 0 or more"),
+    (_calls(lambda x, w: ops.convolution(x, w, padding="same"), (2, 3), (4, 3)), ShapeError, "convolution takes an input [batch, channels, *spatial] and a weight [out, in / groups, *window] of one rank, not float32[2, 3] and float32[4, 3]; add the missing dimensions"),
+    (_calls(lambda x: ops.max_pool(x, 2.0), (2, 3, 4)), ShapeError, "max_pool's window is 2.0, which is no integer; give one"),
+    (_calls(lambda x: ops.avg_pool(x, 2, count_padding="no"), (2, 3, 4)), OptionError, "avg_pool's count_padding='no' is neither True nor False; give one of them"),
     # transposed convolutions
+    (_calls(lambda x, w: ops.conv_transpose(x, w, padding="same"), (2, 3, 4), (3, 4, 2)), ShapeError, "conv_transpose's padding is 'same', which is no integer; give one"),
     (_calls(ops.conv_transpose, (2, 3, 4), (4, 3, 2)), ShapeError, "conv_transpose takes an input [batch, channels, *spatial] and a weight [channels, out / groups, *window] of one rank, not float32[2, 3, 4] and float32[4, 3, 2]; make them fit"),
     (_calls(lambda x, w: ops.conv_transpose(x, w, stride=2, output_padding=2), (2, 3, 4), (3, 4, 2)), ShapeError, "conv_transpose has output_padding (2,) with stride (2,); choose less than the stride"),
     (_calls(lambda x, w: ops.conv_transpose(x, w, padding=2), (2, 3, 3), (3, 4, 2)), ShapeError, "conv_transpose of float32[2, 3, 3] with weight float32[3, 4, 2] has spatial sizes (0,); pad by less than ((2, 2),)"),

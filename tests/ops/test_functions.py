@@ -32,6 +32,42 @@ def test_convolution_spreads_its_options_over_the_dimensions() -> None:
     assert op.padding == ((1, 1), (0, 2))
 
 
+def test_windows_take_integers_of_numpy() -> None:
+    two, one = np.int64(2), np.int8(1)
+    options = {"stride": two, "padding": one, "dilation": np.array([1, 2]), "groups": two}
+    op = op_of(lambda x, w: ops.convolution(x, w, **options), IMAGE, WEIGHT)
+    assert op == ops.Convolution((2, 2), ((1, 1), (1, 1)), (1, 2), 2)
+    op = op_of(lambda x: ops.max_pool(x, two, padding=np.array([[1, 0], [0, 1]])), IMAGE)
+    assert op == ops.MaxPool((2, 2), (2, 2), ((1, 0), (0, 1)))
+    weight = floats(4, 3, 3, 2)
+    options = {"stride": two, "padding": one, "output_padding": one, "groups": two}
+    op = op_of(lambda x, w: ops.conv_transpose(x, w, **options), IMAGE, weight)
+    assert (op.stride, op.padding, op.groups) == ((2, 2), ((1, 1), (1, 1)), 2)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("size", [2, 3])
+def test_padding_same_gives_a_result_for_each_step(stride: int, size: int) -> None:
+    jax = pytest.importorskip("jax")
+    x, w = (a.astype("float32") for a in (floats(2, 3, 7, 8), floats(4, 3, size, size, seed=1)))
+    found = call(
+        lambda a, b: ops.convolution(a, b, stride=stride, dilation=2, padding="same"), x, w
+    )
+    expected = jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", rhs_dilation=(2, 2))
+    assert_close(found, np.asarray(expected))
+    pooled = call(lambda a: ops.max_pool(a, size, stride=stride, padding="same"), x)
+    window, steps = (1, 1, size, size), (1, 1, stride, stride)
+    expected = jax.lax.reduce_window(x, -np.inf, jax.lax.max, window, steps, "SAME")
+    assert_close(pooled, np.asarray(expected))
+
+
+def test_padding_valid_is_none() -> None:
+    op = op_of(lambda x, w: ops.convolution(x, w, groups=2, padding="valid"), IMAGE, WEIGHT)
+    assert op.padding == ((0, 0), (0, 0))
+    op = op_of(lambda x: ops.avg_pool(x, 2, padding="valid"), IMAGE)
+    assert op.padding == ((0, 0), (0, 0))
+
+
 def test_convolution_promotes_its_operands() -> None:
     x, w = IMAGE.astype("float32"), WEIGHT
     found = call(lambda a, b: ops.convolution(a, b, groups=2), x, w)

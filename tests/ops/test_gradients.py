@@ -149,6 +149,48 @@ def test_gradient_of_a_power_at_zero_is_finite() -> None:
     assert_close(y, np.array([0.0, 8.0 * np.log(2.0)]))
 
 
+def test_gradient_of_a_power_whose_exponent_is_zero() -> None:
+    x, _ = gradient_by(ops.power, np.array([np.inf, 0.0, 0.5, -2.0]), np.zeros(4))
+    assert_close(x, np.zeros(4))
+
+
+def test_gradient_of_a_power_looks_at_no_element_for_a_constant_exponent() -> None:
+    builder = Builder()
+    graph = builder.build({"y": builder.input(TensorType((4,), DType.float64), "x") ** 3})
+    joint = differentiate(graph, ["y"], ["x"])
+    assert {node.op.name for node in joint.nodes} == {"constant", "power", "multiply"}
+
+
+def test_gradient_of_a_remainder_has_the_quotient_of_the_remainder() -> None:
+    x, y = np.array([1.0, 5.5, -5.5]), np.array([0.1, 2.0, 2.0])
+    _, found = gradient_by(ops.remainder, x, y)
+    assert_close(found, -np.array([9.0, 2.0, -3.0]))  # x / y rounds to 10; nine times 0.1 fit
+
+
+def test_gradients_of_products_are_those_without_division() -> None:
+    tiny = np.array([1e-200, 1e-200])  # their product is 0
+    (found,) = gradient_by(ops.prod, tiny)
+    np.testing.assert_allclose(found, tiny, rtol=1e-12)
+    (found,) = gradient_by(lambda x: ops.cumprod(x)[1], tiny)
+    np.testing.assert_allclose(found, tiny, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 3), (3, 1)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gradients_of_products_of_few_or_none(shape: tuple[int, int], axis: int) -> None:
+    for function in (ops.prod, ops.cumprod):
+        (found,) = gradient_by(lambda x, of=function: of(x, axis), np.full(shape, 2.0))
+        count = np.arange(shape[axis])
+        slopes = 2.0 ** (shape[axis] - 1) if function is ops.prod else _slopes_of_twos(count)
+        expected = np.broadcast_to(slopes, (shape[1 - axis], shape[axis]))
+        assert_close(found, expected if axis else expected.T)
+
+
+def _slopes_of_twos(count: np.ndarray) -> np.ndarray:
+    """Return the gradient of the sum of running products of twos."""
+    return np.array([sum(2.0**last for last in count[i:]) for i in range(len(count))])
+
+
 def test_gradient_of_repeated_ids_adds_up() -> None:
     ids = np.array([1, 1, 0], np.int32)
     builder = Builder()

@@ -160,6 +160,20 @@ def test_the_gradient_of_a_running_sum_exchanges_one_row() -> None:
     assert ran.rows("forward") == ran.rows("backward") == [("all_gather", ("a",), DEVICES * ROW)]
 
 
+@pytest.mark.parametrize("rows", [ROWS, 8 * ROWS])
+@pytest.mark.parametrize("make", [ops.prod, ops.cumprod])
+def test_gradients_of_products_exchange_few_rows(make: Callable[..., Tensor], rows: int) -> None:
+    graph = graph_of(lambda x, i: {"y": make(x, i)}, (rows, 2, 3), 0, F32)
+    gradients = {"y": P("a")} if make is ops.cumprod else {}
+    ran = run(
+        graph, Mesh(a=DEVICES), values_for(graph), {"x": P("a")}, compute=["x"],
+        differentiated=["x"], gradients=gradients,
+    )  # fmt: skip
+    backward = [size for _, _, size in ran.rows("backward")]
+    assert sum(backward) <= (10 if make is ops.cumprod else 6) * ROW
+    assert is_as_planned(ran)
+
+
 def test_rows_are_brought_together_to_be_sorted() -> None:
     """Four devices hold a quarter of the rows, then of the columns, then of the rows again."""
     graph = graph_of(lambda x, i: {"y": ops.sort(x, i)}, (ROWS, 64, 1), 0, F32)

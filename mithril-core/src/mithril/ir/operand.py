@@ -51,6 +51,11 @@ class Operand(Methods):
         return None
 
     @property
+    def _fixed(self) -> Scalar | None:
+        """The number that it always is, None if it is no constant."""
+        return None
+
+    @property
     def _default_float(self) -> DType:
         """The float dtype of what is made of Python numbers alone."""
         return DType.float32

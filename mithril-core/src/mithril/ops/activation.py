@@ -11,10 +11,10 @@ from typing import Any
 
 from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand
-from mithril.ops.arithmetic import maximum, multiply
+from mithril.ops.arithmetic import multiply
 from mithril.ops.choice import greater, where
 from mithril.ops.elementwise import cast
-from mithril.ops.functions import abs, exp, tanh
+from mithril.ops.functions import exp, tanh
 from mithril.ops.nn import require_float
 from mithril.ops.numbers import clip, expm1, log1p, sigmoid
 from mithril.ops.reduce import accumulator
@@ -89,7 +89,12 @@ def softplus(x: AnyOperand, beta: float = 1.0) -> AnyOperand:
     >>> softplus(backend.array([0.0, 1000.0])).numpy().round(4).tolist()
     [0.6930999755859375, 1000.0]
     """
-    return _in_wide("softplus", x, lambda wide: _softplus(wide * beta) / beta)
+
+    def compute(wide: Any) -> Any:
+        is_plain = isinstance(beta, int | float) and beta == 1
+        return _softplus(wide) if is_plain else _softplus(wide * beta) / beta
+
+    return _in_wide("softplus", x, compute)
 
 
 def mish(x: AnyOperand) -> AnyOperand:
@@ -166,7 +171,14 @@ def glu(x: AnyOperand, axis: int = -1) -> AnyOperand:
 
 
 def _softplus(x: Any) -> Any:
-    return maximum(x, 0.0) + log1p(exp(-abs(x)))
+    """Return max(x, 0) + log(1 + e ** -|x|), whose halves bend in opposite ways at 0.
+
+    Both are written with one condition, so that their gradients there are those of one side, and
+    all derivatives of the sum are right; with `maximum` and `abs` the second would be 0 there.
+    """
+    is_positive = greater(x, 0.0)
+    sign = cast(where(is_positive, -1.0, 1.0), x.dtype)
+    return where(is_positive, x, 0.0) + log1p(exp(x * sign))
 
 
 def _in_wide(what: str, x: AnyOperand, compute: Callable[[Any], Any]) -> AnyOperand:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
-from mithril.ops.choice import equal, where
+from mithril.ops.choice import equal, logical_and, where
 from mithril.ops.elementwise import (
     Elementwise,
     FloatOnly,
@@ -85,9 +85,8 @@ class Power(NumberOnly):
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         g, x, y = take_cotangent(cotangents), *inputs
         safe = where(x > 0.0, x, 1.0)  # d/dy is 0 where x <= 0, as in JAX and PyTorch at x = 0
-        exponent = where(equal(y, 0.0), 1.0, y - 1.0)  # or 0 times infinity where x and y are 0
         return [
-            sum_to(g * y * power(x, exponent), x.shape),
+            sum_to(g * y * power(x, _one_less(y, x)), x.shape),
             sum_to(where(x > 0.0, g * outputs[0] * log(safe), 0.0), y.shape),
         ]
 
@@ -291,6 +290,13 @@ def negate(x: AnyOperand) -> AnyOperand:
     array([-1.,  2.], dtype=float32)
     """
     return apply_one(Negate(), x)
+
+
+def _one_less(y: Any, x: Any) -> Any:
+    """Return y - 1, but 1 where x and y are 0: 0 times infinity would follow."""
+    if y._fixed:
+        return y._fixed - 1.0
+    return where(logical_and(equal(x, 0.0), equal(y, 0.0)), 1.0, y - 1.0)
 
 
 def _choice_gradient(g: Any, x: Any, y: Any, x_wins: Any) -> Cotangents:

@@ -12,7 +12,14 @@ from mithril.errors import ShapeError, kind_of
 from mithril.ir.operand import AnyOperand
 from mithril.ops.elementwise import broadcast_shape
 from mithril.ops.reading import is_list, read_integer, read_integers
-from mithril.ops.shape import broadcast_to, concatenate, normalize_axis, reshape, transpose
+from mithril.ops.shape import (
+    broadcast_to,
+    concatenate,
+    normalize_axis,
+    require_list,
+    reshape,
+    transpose,
+)
 
 Axis = int | Sequence[int]
 
@@ -87,6 +94,7 @@ def stack(operands: Sequence[AnyOperand], axis: int = 0) -> AnyOperand:
     array([[1, 2],
            [3, 4]], dtype=int32)
     """
+    require_list(operands, "stack")
     if not operands:
         raise ShapeError("cannot stack no tensors; pass at least one")
     for x in operands:

@@ -86,7 +86,12 @@ class Attention(Op):
                 f"head_dim] with equal batch, heads of q a multiple of those of k and v, and one "
                 f"float dtype"
             )
-        (b, s, h, _), t = q.shape, k.shape[1]
+        (b, s, h, d), t = q.shape, k.shape[1]
+        if not d:
+            raise ShapeError(
+                f"attention has q {q}, whose head_dim is 0, so that every score is 0; give at "
+                f"least 1"
+            )
         if t < (s if self.causal else 1):
             raise ShapeError(
                 f"attention has {s} queries and {t} keys{' and is causal' if self.causal else ''}; "

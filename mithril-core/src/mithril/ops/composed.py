@@ -11,15 +11,15 @@ from typing import Any
 
 from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand, Operand
-from mithril.ops.arithmetic import maximum
-from mithril.ops.choice import equal, greater_equal, logical_not, where
-from mithril.ops.elementwise import meet, require_floats
-from mithril.ops.functions import abs, exp
+from mithril.ops.choice import equal, greater, greater_equal, logical_and, logical_not, where
+from mithril.ops.elementwise import cast, meet, require_floats
+from mithril.ops.functions import exp
 from mithril.ops.index import iota
 from mithril.ops.linalg import matmul
 from mithril.ops.numbers import log1p
 from mithril.ops.reading import read_integer, read_integers
-from mithril.ops.reduce import sum
+from mithril.ops.reduce import accumulator, sum
+from mithril.ops.rounding import isinf
 from mithril.ops.shape import normalize_axis, reshape, transpose
 from mithril.types import DType
 
@@ -180,7 +180,8 @@ def logaddexp(x: Any, y: Any) -> Any:
         y: the same; one of the two is a tensor.
 
     Returns:
-        Floats of the shape that x and y broadcast to, of the dtype they are promoted to.
+        Floats of the shape that x and y broadcast to, of the dtype they are promoted to; 16-bit
+        floats are computed in float32.
 
     Raises:
         ShapeError: shapes do not broadcast, or an operand does not hold floats.
@@ -188,10 +189,16 @@ def logaddexp(x: Any, y: Any) -> Any:
     >>> logaddexp(backend.array([0.0, 100.0]), 0.0).numpy().round(4)
     array([  0.6931, 100.    ], dtype=float32)
     """
-    left, right = meet(x, y)
-    require_floats("logaddexp", left)
-    apart = where(equal(left, right), 0.0, left - right)
-    return maximum(left, right) + log1p(exp(-abs(apart)))
+    operands = meet(x, y)
+    require_floats("logaddexp", operands[0])
+    dtype = operands[0].dtype
+    left, right = (cast(operand, accumulator(dtype)) for operand in operands)
+    are_infinite = logical_and(equal(left, right), isinf(left))
+    apart = where(are_infinite, 0.0, left - right)
+    # Of equal operands all terms take the right one for the larger, as in softplus at 0.
+    is_more = greater(left, right)
+    sign = cast(where(is_more, -1.0, 1.0), left.dtype)
+    return cast(where(is_more, left, right) + log1p(exp(apart * sign)), dtype)
 
 
 def trace(x: Any) -> Any:

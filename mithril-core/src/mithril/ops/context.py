@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -87,25 +88,26 @@ def attention(
     >>> attention(q, q, v, causal=True).numpy().ravel().tolist()
     [2.0, 3.0]
     """
-    factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     if context_parallel not in tuple(CONTEXTS):
         raise OptionError(
             f"attention has context_parallel={context_parallel!r}"
             f"{nearest(str(context_parallel), filter(None, CONTEXTS))}; choose "
             f"{listing(filter(None, CONTEXTS))} or None"
         )
-    op = CONTEXTS[context_parallel](bool(causal), factor)
+    op = CONTEXTS[context_parallel](bool(causal), 1.0 if scale is None else float(scale))
     if soft_cap is not None and context_parallel is not None:
         raise OptionError(
             f"attention has soft_cap={soft_cap} and context_parallel='{context_parallel}', whose "
             f"blocks are computed by kernels without one; remove one of them"
         )
     op.infer([x.type for x in (q, k, v)])  # what follows can count on the shapes
+    if scale is None:
+        op = replace(op, scale=1.0 / math.sqrt(q.shape[3]))
     operands = [q, k, v]
     seen = _collect_seen(q, k, mask, key_padding_mask, sliding_window, causal)
     operands += _merge(q, seen, _collect_added(q, k, mask, bias))
     if soft_cap is not None:
-        out, _ = attend(operands, causal=op.causal, scale=factor, soft_cap=float(soft_cap))
+        out, _ = attend(operands, causal=op.causal, scale=op.scale, soft_cap=float(soft_cap))
         return cast(out, q.dtype)
     return apply(op, *operands)[0]
 

@@ -21,10 +21,9 @@ from mithril.ir.op import Cost, Cotangents, Group, Op, Shard, Tensors, Types, re
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.halo import fetch, spatial_dims, widen_gradient
+from mithril.ops.reading import read_integer
+from mithril.ops.windows import Padding, Widths, read_padding, read_sizes, read_widths
 from mithril.types import Shape, TensorType, promote
-
-Padding = tuple[tuple[int, int], ...]
-Widths = int | Sequence[int | tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Convolving(Op):
 
     def _extents(self, window: Shape) -> Shape:
         """Return over how many rows the windows reach, given the spatial sizes of operand 1."""
-        return tuple(d * (k - 1) + 1 for d, k in zip(self.dilation, window, strict=True))
+        return _extents(self.dilation, window)
 
     def _reaches_out(self, i: int, extent: int) -> bool:
         """Return whether windows of a spatial dimension meet rows beside those of their step."""
@@ -247,8 +246,9 @@ def convolution(
         x: input [batch, channels, *spatial], of a float dtype.
         w: weight [out, channels / groups, *window]; both are promoted to one dtype.
         stride: step of the window, for all or for each spatial dimension.
-        padding: zeros around the input: a number for all spatial dimensions, or for each of them a
-            number or (before, after).
+        padding: zeros around the input: a number for all spatial dimensions; for each of them a
+            number or (before, after); "valid" for none; or "same" for ceil(size / stride) elements
+            in the result.
         dilation: step between the elements of the window.
         groups: number of groups of channels that are convolved separately.
 
@@ -258,18 +258,18 @@ def convolution(
 
     Raises:
         ShapeError: input, weight and attributes do not fit, or do not hold floats.
+        OptionError: the padding is another word.
 
     >>> x, w = backend.array([[[1.0, 2.0, 4.0, 8.0]]]), backend.array([[[1.0, -1.0]]])
     >>> convolution(x, w).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
     dtype, rank = promote(x.dtype, w.dtype), x.ndim - 2
-    op = Convolution(
-        each("stride", stride, rank),
-        pairs(padding, rank),
-        each("dilation", dilation, rank),
-        groups,
-    )
+    steps = read_sizes(stride, rank, "convolution's stride")
+    gaps = read_sizes(dilation, rank, "convolution's dilation")
+    extents = _extents(gaps, w.shape[2:])
+    pads = read_padding(padding, x.shape[2:], extents, steps, "convolution's padding")
+    op = Convolution(steps, pads, gaps, read_integer(groups, "convolution's groups"))
     return apply_one(op, x.astype(dtype), w.astype(dtype))
 
 
@@ -278,7 +278,7 @@ def conv_transpose(
     w: Any,
     *,
     stride: int | Sequence[int] = 1,
-    padding: Widths = 0,
+    padding: int | Sequence[int | tuple[int, int]] = 0,
     output_padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
@@ -315,8 +315,14 @@ def conv_transpose(
             f"conv_transpose takes an input [batch, channels, *spatial] and a weight [channels, "
             f"out / groups, *window] of one rank, not {x.type} and {w.type}; make them fit"
         )
-    steps, pads = each("stride", stride, rank), pairs(padding, rank)
-    gaps, more = each("dilation", dilation, rank), each("output_padding", output_padding, rank)
+    steps, gaps, more = (
+        read_sizes(value, rank, f"conv_transpose's {what}")
+        for what, value in (
+            ("stride", stride), ("dilation", dilation), ("output_padding", output_padding)
+        )
+    )  # fmt: skip
+    pads = read_widths(padding, rank, "conv_transpose's padding")
+    groups = read_integer(groups, "conv_transpose's groups")
     if any(not 0 <= extra < step for extra, step in zip(more, steps, strict=True)):
         raise ShapeError(
             f"conv_transpose has output_padding {more} with stride {steps}; choose less than the "
@@ -338,37 +344,6 @@ def conv_transpose(
 
 
 # ------------------------------------------------------------------ shared pieces
-
-
-def each(what: str, value: int | Sequence[int], rank: int) -> Shape:
-    """Return one number for each spatial dimension.
-
-    Raises:
-        ShapeError: another number of them is given.
-    """
-    sizes = (value,) * rank if isinstance(value, int) else tuple(value)
-    if len(sizes) != rank:
-        raise ShapeError(
-            f"{what} {sizes} is given for {len(sizes)} spatial dimensions, the input has {rank}; "
-            f"give one number for each"
-        )
-    return sizes
-
-
-def pairs(padding: Widths, rank: int) -> Padding:
-    """Return padding (before, after) for each spatial dimension.
-
-    Raises:
-        ShapeError: it is given for another number of them.
-    """
-    widths = (padding,) * rank if isinstance(padding, int) else tuple(padding)
-    pairs = tuple((w, w) if isinstance(w, int) else (w[0], w[1]) for w in widths)
-    if len(pairs) != rank:
-        raise ShapeError(
-            f"padding {pairs} is given for {len(pairs)} spatial dimensions, the input has {rank}; "
-            f"give one number or (before, after) for each"
-        )
-    return pairs
 
 
 def check_attributes(
@@ -414,6 +389,11 @@ def check_cotangent(what: str, given: TensorType, expected: TensorType) -> None:
     """Raise a ShapeError unless a cotangent has the type of the result."""
     if given != expected:
         raise ShapeError(f"{what} gets {given} where the result is {expected}; pass its type")
+
+
+def _extents(dilation: Shape, window: Shape) -> Shape:
+    """Return how many elements a window spans, those that it leaves out included."""
+    return tuple(gap * (size - 1) + 1 for gap, size in zip(dilation, window, strict=False))
 
 
 def _cost(y: TensorType, w: TensorType, inputs: Types, outputs: Types) -> Cost:

@@ -126,7 +126,7 @@ class Sign(NumberOnly):
 
 @register
 @dataclass(frozen=True)
-class Relu(Elementwise):
+class Relu(NumberOnly):
     """max(x, 0); the gradient at 0 is 0, as in PyTorch."""
 
     name: ClassVar[str] = "relu"
@@ -323,6 +323,9 @@ def relu(x: AnyOperand) -> AnyOperand:
 
     Returns:
         The shape and dtype of x.
+
+    Raises:
+        ShapeError: x is boolean.
 
     >>> relu(backend.array([-1.5, 0.0, 2.0])).numpy()
     array([0., 0., 2.], dtype=float32)

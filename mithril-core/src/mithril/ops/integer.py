@@ -11,7 +11,6 @@ from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import Logical, logical_and, logical_not, logical_or
 from mithril.ops.elementwise import Elementwise, NumberOnly, binary, sum_to, take_cotangent
-from mithril.ops.rounding import floor
 from mithril.types import DType
 
 
@@ -48,7 +47,7 @@ class Remainder(Division):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         g, (x, y) = take_cotangent(cotangents), inputs
-        return [sum_to(g, x.shape), sum_to(-g * floor(x / y), y.shape)]
+        return [sum_to(g, x.shape), sum_to(-g * floor_divide(x, y), y.shape)]
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,11 @@ from mithril.ir.op import Cost, Cotangents, Group, Op, Shard, Tensors, Types, re
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.choice import where
-from mithril.ops.conv import (
-    Padding,
-    Widths,
-    check_attributes,
-    check_cotangent,
-    each,
-    pairs,
-    result_sizes,
-)
+from mithril.ops.conv import check_attributes, check_cotangent, result_sizes
 from mithril.ops.halo import fetch, spatial_dims, widen_gradient, windows_beside
 from mithril.ops.index import iota
+from mithril.ops.reading import read_flag
+from mithril.ops.windows import Padding, Widths, read_padding, read_sizes
 from mithril.types import DType, Scalar, Shape, TensorType
 
 
@@ -284,14 +278,12 @@ def max_pool(
 
     Raises:
         ShapeError: input and attributes do not fit.
+        OptionError: the padding is a word that does not exist.
 
     >>> max_pool(backend.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).numpy()
     array([[[5., 4.]]], dtype=float32)
     """
-    rank = x.ndim - 2
-    sizes = each("window", window, rank)
-    steps = sizes if stride is None else each("stride", stride, rank)
-    return apply_one(MaxPool(sizes, steps, pairs(padding, rank)), x)
+    return apply_one(MaxPool(*_read_windows("max_pool", x, window, stride, padding)), x)
 
 
 def avg_pool(
@@ -316,14 +308,26 @@ def avg_pool(
 
     Raises:
         ShapeError: input and attributes do not fit, or x does not hold floats.
+        OptionError: the padding is a word that does not exist, or `count_padding` no flag.
 
     >>> avg_pool(backend.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).numpy()
     array([[[3., 3.]]], dtype=float32)
     """
-    rank = x.ndim - 2
-    sizes = each("window", window, rank)
-    steps = sizes if stride is None else each("stride", stride, rank)
-    return apply_one(AvgPool(sizes, steps, pairs(padding, rank), bool(count_padding)), x)
+    windows = _read_windows("avg_pool", x, window, stride, padding)
+    return apply_one(AvgPool(*windows, read_flag(count_padding, "avg_pool's count_padding")), x)
+
+
+def _read_windows(
+    what: str,
+    x: Any,
+    window: int | Sequence[int],
+    stride: int | Sequence[int] | None,
+    padding: Widths,
+) -> tuple[Shape, Shape, Padding]:
+    """Return sizes, steps and padding of windows, for each spatial dimension."""
+    sizes = read_sizes(window, x.ndim - 2, f"{what}'s window")
+    steps = sizes if stride is None else read_sizes(stride, x.ndim - 2, f"{what}'s stride")
+    return sizes, steps, read_padding(padding, x.shape[2:], sizes, steps, f"{what}'s padding")
 
 
 def window_sizes(op: MeanPooling, x: TensorType, y: TensorType) -> list[list[int]]:

@@ -20,13 +20,13 @@ def read_integer(value: object, what: str) -> int:
         what: what it is, for messages: `roll's shift`, say.
 
     Raises:
-        ShapeError: it is none.
+        ShapeError: it is none; True and False are none.
 
     >>> read_integer(np.int8(3), "roll's shift")
     3
     """
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        return operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
     except TypeError:
         raise ShapeError(f"{what} is {_show(value)}, which is no integer; give one") from None
 

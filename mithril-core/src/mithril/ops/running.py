@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from mithril.ir.op import Cost, Cotangents, Shard, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
-from mithril.ops.choice import equal, logical_and, where
 from mithril.ops.elementwise import cast, take_cotangent
 from mithril.ops.order import AlongAxis, sum_bytes
+from mithril.ops.pairs import differentiate_products, multiply_others
 from mithril.ops.reduce import Reduction, accumulator, sum, total_dtype
 from mithril.ops.split_axis import gather_other_parts
 from mithril.types import DType, TensorType
@@ -33,14 +33,12 @@ class Prod(Reduction):
         x: Any = inputs[0]
         if not x.dtype.is_float:
             return [None]
-        # The product of the others: that of all by x, except where x is the only zero.
-        is_zero = equal(x, 0.0)
-        safe = where(is_zero, 1.0, x)
-        rest = self.spread(apply_one(replace(self), safe), x.shape)
-        zeros = self.spread(sum(is_zero, self.axes, keepdims=self.keepdims), x.shape)
-        only = where(logical_and(equal(zeros, 1), is_zero), rest, 0.0)
-        others = where(equal(zeros, 0), rest / safe, only)
-        return [self.spread(take_cotangent(cotangents), x.shape) * others]
+        rest: Any = cast(x, accumulator(x.dtype))
+        slope: Any = cast(self.spread(take_cotangent(cotangents), x.shape), rest.dtype)
+        for axis in self.axes:
+            slope = slope * multiply_others(rest, axis)
+            rest = apply_one(Prod((axis,), True), rest)
+        return [cast(slope, x.dtype)]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         rule = super().rule(inputs, outputs)
@@ -130,21 +128,13 @@ class Cumprod(Running):
     kind: ClassVar[str] = "prod"
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
-        """Sum what each element is a factor of, without it: the products divided by it.
-
-        Behind the first zero all products are zero. Of the zero itself they are not, without it.
-        """
         x: Any = inputs[0]
         if not x.dtype.is_float:
             return [None]
-        g = take_cotangent(cotangents)
-        is_zero = equal(x, 0.0)
-        count = apply_one(Cumsum(self.axis, self.reverse), is_zero)
-        is_first = logical_and(is_zero, equal(count, 1))
-        back = Cumsum(self.axis, not self.reverse)
-        others = apply_one(self, where(is_first, 1.0, x))
-        before = apply_one(back, g * outputs[0]) / where(is_zero, 1.0, x)
-        return [where(is_first, apply_one(back, g * others), before)]
+        wide = accumulator(x.dtype)
+        g = cast(take_cotangent(cotangents), wide)
+        slope = differentiate_products(cast(x, wide), g, self.axis, reverse=self.reverse)
+        return [cast(slope, x.dtype)]
 
     def combine(self, made: Any, others: Any) -> Any:
         return made * apply_one(Prod((0,), False), others)

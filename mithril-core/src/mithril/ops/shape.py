@@ -11,7 +11,7 @@ import numpy as np
 
 from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Tensors, Types, register
-from mithril.ir.operand import AnyOperand, apply_one
+from mithril.ir.operand import AnyOperand, Operand, apply_one
 from mithril.ir.rule import FactorDims, Rule, elementwise_rule
 from mithril.ops.reading import read_integers
 from mithril.types import Shape, TensorType
@@ -321,9 +321,23 @@ def concatenate(operands: Sequence[AnyOperand], axis: int = 0) -> AnyOperand:
     >>> concatenate([backend.array([[1, 2]]), backend.array([[3, 4]])], 1).numpy()
     array([[1, 2, 3, 4]], dtype=int32)
     """
+    require_list(operands, "concatenate")
     if not operands:
         raise ShapeError("cannot concatenate no tensors; pass at least one")
     return apply_one(Concatenate(normalize_axis(axis, operands[0].ndim, "concatenate")), *operands)
+
+
+def require_list(operands: object, what: str) -> None:
+    """Raise unless several tensors are given in a list, not one in their place.
+
+    Raises:
+        ShapeError: one tensor is given.
+    """
+    if isinstance(operands, Operand):
+        raise ShapeError(
+            f"{what} takes a list of tensors, not {operands.type}; give [x, y], or unstack(x) for "
+            f"the rows of one"
+        )
 
 
 def normalize_axis(axis: int, rank: int, what: str) -> int:

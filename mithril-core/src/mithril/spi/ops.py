@@ -56,7 +56,6 @@ from mithril.ops.conv import (
     ConvolutionInputGradient,
     ConvolutionWeightGradient,
     Convolving,
-    Padding,
 )
 from mithril.ops.definition import UserOp
 from mithril.ops.dynamic_slicing import DynamicSlice, DynamicUpdateSlice
@@ -146,6 +145,7 @@ from mithril.ops.running import Cumprod, Cumsum, Prod
 from mithril.ops.shape import Broadcast, Concatenate, Movement, Reshape, Transpose
 from mithril.ops.slicing import Pad, Slice
 from mithril.ops.ulysses import UlyssesAttention, UlyssesAttentionGradient
+from mithril.ops.windows import Padding
 
 __all__ = [
     "QR",

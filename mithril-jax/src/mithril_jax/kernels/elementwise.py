@@ -15,11 +15,11 @@ from mithril_jax.kernels.table import kernel, same
 
 same({
     ops.Negate: lax.neg, ops.Exp: lax.exp, ops.Log: lax.log, ops.Sqrt: lax.sqrt, ops.Rsqrt:
-    lax.rsqrt, ops.Tanh: lax.tanh, ops.Sin: lax.sin, ops.Cos: lax.cos, ops.Abs: lax.abs, ops.Sign:
-    lax.sign, ops.LogicalNot: lax.bitwise_not, ops.BitwiseInvert: lax.bitwise_not, ops.Sigmoid:
-    lax.logistic, ops.Expm1: lax.expm1, ops.Log1p: lax.log1p, ops.Tan: lax.tan, ops.Arctan:
-    lax.atan, ops.Sinh: lax.sinh, ops.Cosh: lax.cosh, ops.Erf: lax.erf, ops.IsFinite: lax.is_finite,
-    ops.IsNan: jnp.isnan, ops.IsInf: jnp.isinf, ops.StopGradient: lambda x: x,
+    lax.rsqrt, ops.Tanh: lax.tanh, ops.Sin: lax.sin, ops.Cos: lax.cos, ops.Sign: lax.sign,
+    ops.LogicalNot: lax.bitwise_not, ops.BitwiseInvert: lax.bitwise_not, ops.Sigmoid: lax.logistic,
+    ops.Expm1: lax.expm1, ops.Log1p: lax.log1p, ops.Tan: lax.tan, ops.Arctan: lax.atan, ops.Sinh:
+    lax.sinh, ops.Cosh: lax.cosh, ops.Erf: lax.erf, ops.IsFinite: lax.is_finite, ops.IsNan:
+    jnp.isnan, ops.IsInf: jnp.isinf, ops.StopGradient: lambda x: x,
 })  # fmt: skip
 
 _BINARY: dict[type[Any], KernelRun] = {
@@ -28,7 +28,7 @@ _BINARY: dict[type[Any], KernelRun] = {
     ops.Less: lax.lt, ops.LessEqual: lax.le, ops.Greater: lax.gt, ops.GreaterEqual: lax.ge,
     ops.LogicalAnd: lax.bitwise_and, ops.LogicalOr: lax.bitwise_or, ops.LogicalXor: lax.bitwise_xor,
     ops.BitwiseAnd: lax.bitwise_and, ops.BitwiseOr: lax.bitwise_or, ops.BitwiseXor: lax.bitwise_xor,
-    ops.LeftShift: lax.shift_left, ops.FloorDivide: jnp.floor_divide, ops.Remainder: jnp.remainder,
+    ops.LeftShift: lax.shift_left, ops.Remainder: jnp.remainder,
 }  # fmt: skip
 _OF_BOOL: dict[type[Any], KernelRun] = {ops.Add: lax.bitwise_or, ops.Multiply: lax.bitwise_and}
 
@@ -52,6 +52,22 @@ def binary(op: Any, types: Types) -> KernelRun:
         return function
     left, right = (broadcast_to(result.shape, t) for t in types)
     return lambda x, y: function(left(x), right(y))
+
+
+@kernel(ops.FloorDivide)
+def floor_divide(op: ops.FloorDivide, types: Types) -> KernelRun:
+    """The quotient, rounded down; 0 where an integer is divided by 0."""
+    (result,) = op.infer(types)
+    left, right = (broadcast_to(result.shape, t) for t in types)
+    if result.dtype.is_float:
+        return lambda x, y: jnp.floor_divide(left(x), right(y))
+
+    def divide(x: Any, y: Any) -> Any:
+        x, y = left(x), right(y)
+        is_zero = y == 0
+        return jnp.where(is_zero, 0, jnp.floor_divide(x, jnp.where(is_zero, 1, y)))
+
+    return divide
 
 
 @kernel(ops.RightShift)
@@ -80,6 +96,12 @@ def power(op: ops.Power, types: Types) -> KernelRun:
         return jnp.where(y < 0, unit, jnp.power(x, jnp.maximum(y, 0))).astype(x.dtype)
 
     return whole
+
+
+@kernel(ops.Abs)
+def magnitude(op: ops.Abs, types: Types) -> KernelRun:
+    """|x|; numbers without a sign as they are."""
+    return (lambda x: x) if types[0].dtype.startswith("u") else lax.abs
 
 
 @kernel(ops.Floor, ops.Ceil, ops.Round, ops.Trunc)

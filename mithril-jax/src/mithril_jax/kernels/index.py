@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from mithril.spi import KernelRun, TensorType, Types, accumulator, ops
+from mithril.spi import DType, KernelRun, TensorType, Types, accumulator, ops
 
 from mithril_jax.kernels.table import kernel
 
@@ -39,7 +39,7 @@ def take(op: ops.Take, types: Types) -> KernelRun:
 def scatter_add(op: ops.ScatterAdd, types: Types) -> KernelRun:
     """Sums of the updates that go to the same row."""
     (result,) = op.infer(types)
-    dtype, accumulate = result.dtype.numpy, accumulator(result.dtype)
+    dtype, accumulate = result.dtype.numpy, adding_dtype(result)
 
     def run(ids: Any, updates: Any, *offset: Any) -> Any:
         rows = jnp.zeros(result.shape, accumulate).at[_local(ids, offset)]
@@ -81,6 +81,12 @@ def _local(ids: Any, offset: tuple[Any, ...]) -> Any:
     """Return ids as signed numbers, counted from the offset."""
     ids = lax.convert_element_type(ids, np.int32) if ids.dtype.itemsize <= 4 else ids
     return ids - lax.convert_element_type(offset[0], ids.dtype) if offset else ids
+
+
+def adding_dtype(result: TensorType) -> np.dtype[Any]:
+    """Return the dtype in which updates are added up; JAX does not add booleans."""
+    is_bool = result.dtype == DType.bool_
+    return np.dtype(np.int32) if is_bool else accumulator(result.dtype)
 
 
 def missing_value(type: TensorType) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from mithril.spi import KernelRun, Types, accumulator, ops
+from mithril.spi import KernelRun, Types, ops
 
-from mithril_jax.kernels.index import missing_value
+from mithril_jax.kernels.index import adding_dtype, missing_value
 from mithril_jax.kernels.table import kernel
 
 
@@ -63,7 +63,7 @@ def take_along(op: ops.TakeAlong, types: Types) -> KernelRun:
 def scatter_along(op: ops.ScatterAlong, types: Types) -> KernelRun:
     """Sums of the updates that go to one place."""
     (result,) = op.infer(types)
-    dtype, accumulate = result.dtype.numpy, accumulator(result.dtype)
+    dtype, accumulate = result.dtype.numpy, adding_dtype(result)
 
     def run(indices: Any, updates: Any) -> Any:
         at = jnp.zeros(result.shape, accumulate).at[_grid(indices, op.axis)]

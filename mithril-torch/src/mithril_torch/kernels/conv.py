@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from mithril.spi import Types, ops
 
+from mithril_torch.kernels.empty import zero_without_elements
 from mithril_torch.kernels.table import kernel, same
 from mithril_torch.program.image_layout import LayBack, LayOut
 
@@ -17,6 +18,7 @@ same({LayBack: "{0}.contiguous()", LayOut: "images({0})"})
 
 
 @kernel(ops.Convolution)
+@zero_without_elements
 def convolution(op: ops.Convolution, types: Types) -> str:
     """Padding that differs between the sides is stored around the input."""
     rank = len(op.stride)
@@ -30,6 +32,7 @@ def convolution(op: ops.Convolution, types: Types) -> str:
 
 
 @kernel(ops.ConvolutionInputGradient)
+@zero_without_elements
 def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> str:
     """The kernel looks at the shape of the input only, so it gets memory nobody has written to."""
     if len(op.stride) > DIMENSIONS:
@@ -46,6 +49,7 @@ def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> str:
 
 
 @kernel(ops.ConvolutionWeightGradient)
+@zero_without_elements
 def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> str:
     """The kernel looks at the shape of the weight only, so it gets memory nobody has written to."""
     if len(op.stride) > DIMENSIONS:

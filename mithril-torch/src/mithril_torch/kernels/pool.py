@@ -7,11 +7,13 @@ import math
 from mithril.spi import DType, Shape, Types, ops
 
 from mithril_torch.kernels.conv import DIMENSIONS
+from mithril_torch.kernels.empty import zero_without_elements
 from mithril_torch.kernels.expression import number
 from mithril_torch.kernels.table import kernel
 
 
 @kernel(ops.MaxPool)
+@zero_without_elements
 def max_pool(op: ops.MaxPool, types: Types) -> str:
     """The largest element of each window."""
     if _fits(op, types):
@@ -21,6 +23,7 @@ def max_pool(op: ops.MaxPool, types: Types) -> str:
 
 
 @kernel(ops.MaxPoolGradient)
+@zero_without_elements
 def max_pool_gradient(op: ops.MaxPoolGradient, types: Types) -> str:
     """Each gradient handed to the first element that equals the maximum."""
     if _fits(op, types):
@@ -29,6 +32,7 @@ def max_pool_gradient(op: ops.MaxPoolGradient, types: Types) -> str:
 
 
 @kernel(ops.AvgPool)
+@zero_without_elements
 def avg_pool(op: ops.AvgPool, types: Types) -> str:
     """The mean of each window."""
     if _fits(op, types):
@@ -37,6 +41,7 @@ def avg_pool(op: ops.AvgPool, types: Types) -> str:
 
 
 @kernel(ops.AvgPoolGradient)
+@zero_without_elements
 def avg_pool_gradient(op: ops.AvgPoolGradient, types: Types) -> str:
     """Each gradient handed to the elements of its window in equal parts."""
     size = list(op.size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mithril.spi import Shape, Types, ops
 
 from mithril_torch.kernels.table import kernel
+from mithril_torch.kernels.unsigned import as_signed
 
 
 def numbers(shape: Shape) -> str:
@@ -78,6 +79,7 @@ def pad(op: ops.Pad, types: Types) -> str:
 
 
 @kernel(ops.Flip)
+@as_signed
 def flip(op: ops.Flip, types: Types) -> str:
     """The elements from the other end."""
     return f"torch.flip({{0}}, {op.axes})" if op.axes else "{0}"

@@ -16,6 +16,7 @@ from typing import Any
 from mithril.engine.kernels.precision import accumulator
 from mithril.engine.kernels.registry import Run, Types, kernel
 from mithril.ops import conv as ops
+from mithril.ops.windows import Padding
 from mithril.types import Shape, TensorType
 
 Index = tuple[slice, ...]
@@ -106,7 +107,7 @@ def _gather(
 
 
 def taps_of(
-    size: Shape, out: Shape, window: Shape, stride: Shape, padding: ops.Padding, dilation: Shape
+    size: Shape, out: Shape, window: Shape, stride: Shape, padding: Padding, dilation: Shape
 ) -> Iterator[tuple[tuple[int, ...], Index, Index]]:
     """Yield (element of the window, slice of the input, slice of the results), row-major."""
     per_dimension = [

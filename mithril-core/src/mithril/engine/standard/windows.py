@@ -12,7 +12,7 @@ from typing import Any
 
 from mithril.engine.standard.namespace import ArrayNamespace
 from mithril.engine.standard.shape import spread
-from mithril.ops.conv import Padding
+from mithril.ops.windows import Padding
 from mithril.types import Shape
 
 FIRST = 2

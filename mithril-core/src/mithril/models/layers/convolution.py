@@ -12,9 +12,9 @@ from mithril.models.layer import layer
 from mithril.models.layers.windows import (
     Padding,
     Sizes,
+    Widths,
     paddings,
     per_dimension,
-    sides,
     sizes,
     widths,
 )
@@ -185,7 +185,7 @@ def ConvTranspose1d(  # noqa: N802
     filters: int,
     kernel_size: int,
     stride: int = 1,
-    padding: Padding = 0,
+    padding: Widths = 0,
     output_padding: int = 0,
     groups: int = 1,
     bias: bool = True,
@@ -237,7 +237,7 @@ def ConvTranspose2d(  # noqa: N802
     filters: int,
     kernel_size: Sizes,
     stride: Sizes = 1,
-    padding: Padding = 0,
+    padding: Widths = 0,
     output_padding: Sizes = 0,
     groups: int = 1,
     bias: bool = True,
@@ -293,14 +293,11 @@ def _convolve(
     """Convolve an input of so many spatial dimensions with a new weight."""
     require_rank(input, ("batch", "channels", *SPATIAL[rank]))
     require_features(input)
-    kernel, steps, gaps = (per_dimension(x, rank) for x in (kernel_size, stride, dilation))
-    window = (max(input.shape[1] // groups, 1), *kernel)
+    window = (max(input.shape[1] // groups, 1), *per_dimension(kernel_size, rank))
     start = fan_in_uniform(math.prod(window))
     weight = parameter("weight", (filters, *window), start)
-    extents = [gap * (k - 1) + 1 for gap, k in zip(gaps, kernel, strict=True)]
-    widths = sides(padding, input.shape[2:], extents, steps)
     output: Tensor = convolution(
-        input, weight, stride=steps, padding=widths, dilation=gaps, groups=groups
+        input, weight, stride=stride, padding=padding, dilation=dilation, groups=groups
     )
     if bias:
         output = output + parameter("bias", (filters,), start).reshape(filters, *(1,) * rank)
@@ -311,7 +308,7 @@ def _transpose(
     input: Tensor,
     rank: int,
     filters: int,
-    sizes: tuple[Sizes, Sizes, Padding, Sizes],
+    sizes: tuple[Sizes, Sizes, Widths, Sizes],
     output_padding: Sizes,
     groups: int,
     bias: bool,
@@ -333,10 +330,10 @@ def _transpose(
     output: Tensor = conv_transpose(
         input,
         parameter("weight", (channels, *window), start),
-        stride=per_dimension(stride, rank),
-        padding=sides(padding, input.shape[2:], (), ()),
-        output_padding=per_dimension(output_padding, rank),
-        dilation=per_dimension(dilation, rank),
+        stride=stride,
+        padding=padding,
+        output_padding=output_padding,
+        dilation=dilation,
         groups=groups,
     )
     if bias:

@@ -9,15 +9,7 @@ from mithril.ir import Tensor
 from mithril.models.definition import Check
 from mithril.models.layer import layer
 from mithril.models.layers.convolution import SPATIAL
-from mithril.models.layers.windows import (
-    Padding,
-    Sizes,
-    paddings,
-    per_dimension,
-    sides,
-    sizes,
-    sizes_or_none,
-)
+from mithril.models.layers.windows import Padding, Sizes, paddings, sizes, sizes_or_none
 from mithril.models.shapes import require_features, require_rank
 from mithril.models.trace_context import layer_path
 from mithril.ops import avg_pool, max_pool, mean, stack
@@ -50,8 +42,8 @@ def MaxPool1d(  # noqa: N802
     >>> MaxPool1d(kernel_size=2)
     MaxPool1d(kernel_size=2)
     """
-    kernel, steps, widths = _windows(input, 1, kernel_size, stride, padding)
-    output: Tensor = max_pool(input, kernel, stride=steps, padding=widths)
+    require_rank(input, ("batch", "channels", *SPATIAL[1]))
+    output: Tensor = max_pool(input, kernel_size, stride=stride, padding=padding)
     return output
 
 
@@ -79,8 +71,8 @@ def MaxPool2d(  # noqa: N802
     >>> MaxPool2d(kernel_size=2)
     MaxPool2d(kernel_size=2)
     """
-    kernel, steps, widths = _windows(input, 2, kernel_size, stride, padding)
-    output: Tensor = max_pool(input, kernel, stride=steps, padding=widths)
+    require_rank(input, ("batch", "channels", *SPATIAL[2]))
+    output: Tensor = max_pool(input, kernel_size, stride=stride, padding=padding)
     return output
 
 
@@ -111,9 +103,9 @@ def AvgPool1d(  # noqa: N802
     >>> AvgPool1d(kernel_size=2)
     AvgPool1d(kernel_size=2)
     """
-    kernel, steps, widths = _windows(input, 1, kernel_size, stride, padding)
+    require_rank(input, ("batch", "channels", *SPATIAL[1]))
     output: Tensor = avg_pool(
-        input, kernel, stride=steps, padding=widths, count_padding=count_include_pad
+        input, kernel_size, stride=stride, padding=padding, count_padding=count_include_pad
     )
     return output
 
@@ -145,9 +137,9 @@ def AvgPool2d(  # noqa: N802
     >>> AvgPool2d(kernel_size=2)
     AvgPool2d(kernel_size=2)
     """
-    kernel, steps, widths = _windows(input, 2, kernel_size, stride, padding)
+    require_rank(input, ("batch", "channels", *SPATIAL[2]))
     output: Tensor = avg_pool(
-        input, kernel, stride=steps, padding=widths, count_padding=count_include_pad
+        input, kernel_size, stride=stride, padding=padding, count_padding=count_include_pad
     )
     return output
 
@@ -294,16 +286,6 @@ def AdaptiveMaxPool2d(input: Tensor, *, output_size: OutputSize) -> Tensor:  # n
 
 
 # ------------------------------------------------------------------ shared pieces
-
-
-def _windows(
-    input: Tensor, rank: int, kernel_size: Sizes, stride: Sizes | None, padding: Padding
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int | tuple[int, int], ...]]:
-    """Return sizes, steps and padding of windows, one for each spatial dimension."""
-    require_rank(input, ("batch", "channels", *SPATIAL[rank]))
-    kernel = per_dimension(kernel_size, rank)
-    steps = kernel if stride is None else per_dimension(stride, rank)
-    return kernel, steps, sides(padding, input.shape[2:], kernel, steps)
 
 
 def _spatial(input: Tensor) -> tuple[int, ...]:

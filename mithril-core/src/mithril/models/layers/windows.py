@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from mithril.models.definition import Check
+from mithril.ops.windows import WORDS
 
 Sizes = int | tuple[int, ...]
 Side = int | tuple[int, int]
-Padding = str | int | tuple[Side, ...]
-"""Of layers: words, a number for all sides, or for each dimension a number or (before, after)."""
-WORDS = ("same", "valid")
+Widths = int | tuple[Side, ...]
+"""Of layers: a number for all sides, or for each dimension a number or (before, after)."""
+Padding = str | Widths
+"""Of layers: words, or widths."""
 COUNTS = {1: "one", 2: "two", 3: "three"}
 
 
@@ -75,33 +77,3 @@ def per_dimension(value: Sizes, rank: int) -> tuple[int, ...]:
     (3, 3)
     """
     return (value,) * rank if isinstance(value, int) else tuple(value)
-
-
-def sides(
-    padding: Padding, shape: Sequence[int], extents: Sequence[int], steps: Sequence[int]
-) -> tuple[Side, ...]:
-    """Return the padding of each dimension: a number, or (before, after).
-
-    With "same" there are as many windows as steps fit into the input, ceil(size / step), and what
-    does not halve is added behind, as PyTorch (with steps of 1) and JAX do.
-
-    Args:
-        padding: as layers take it.
-        shape: spatial sizes of the input.
-        extents: those of a window, what a dilation leaves out included.
-        steps: its steps.
-
-    >>> sides("same", (7,), (4,), (2,))
-    ((1, 2),)
-    """
-    if padding == "same":
-        missing = [
-            max((-(-size // step) - 1) * step + extent - size, 0)
-            for size, extent, step in zip(shape, extents, steps, strict=True)
-        ]
-        return tuple((total // 2, total - total // 2) for total in missing)
-    if isinstance(padding, str):
-        return (0,) * len(shape)
-    if isinstance(padding, int):
-        return (padding,) * len(shape)
-    return tuple(side if isinstance(side, int) else (side[0], side[1]) for side in padding)

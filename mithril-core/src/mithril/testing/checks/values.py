@@ -46,6 +46,7 @@ FINITE = [1.0, 3.0, -2.0, 3.0, 0.0, -2.0]
 LARGE = [1e4, -1e4, 80.0, -80.0, 0.0, 1e-30]
 TABLE, IDS = floats(3, 4).astype(np.float32), np.array([2, 3, 0, -1], np.int32)
 AGAIN = np.array([1, 2, 1], np.int32)
+FLAGS = np.array([True, False, True])
 BY_NAN = (
     ops.Add(), ops.Subtract(), ops.Multiply(), ops.Maximum(), ops.Minimum(), ops.Equal(),
     ops.NotEqual(), ops.Less(), ops.LessEqual(), ops.Greater(), ops.GreaterEqual(), ops.Divide(),
@@ -78,6 +79,10 @@ def _blocks_without_rows() -> Arrays:
     return left, right, CHOSEN
 
 
+def _zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
 def _far(*starts: int) -> Callable[[], Arrays]:
     return lambda: (
         np.asarray(77, np.uint32), *(np.asarray(start, np.int32) for start in starts)
@@ -102,6 +107,9 @@ EDGES: dict[str, list[Edge]] = {
         Edge(ops.Take(), lambda: (TABLE, np.zeros(0, np.int32))),
         Edge(ops.GroupedOuter(3), _blocks_without_rows),
         Edge(ops.Inv(), lambda: (np.zeros((0, 3, 3), np.float32),)),
+        Edge(ops.Convolution((1,), ((1, 0),), (1,), 1), lambda: (_zeros(2, 0, 5), _zeros(3, 0, 3))),
+        Edge(ops.MaxPool((2,), (1,), ((0, 0),)), lambda: (_zeros(2, 0, 5),)),
+        Edge(ops.AvgPool((2,), (1,), ((0, 0),), True), lambda: (_zeros(2, 0, 5),)),
     ],
     "NaN and infinity": [
         *(Edge(op, _array(ODD, OTHERS)) for op in BY_NAN),
@@ -135,6 +143,21 @@ EDGES: dict[str, list[Edge]] = {
         Edge(ops.Multiply(), _array([2**31 - 1, -(2**31)], [2, 3], dtype="int32")),
         Edge(ops.Subtract(), _array([0, 3], [1, 2], dtype="uint8")),
         Edge(ops.Abs(), _array([-(2**31), -1], dtype="int32")),
+    ],
+    "integers divided by 0": [
+        Edge(op, _array([5, 7, 0], [0, 2, 0], dtype=dtype))
+        for op in (ops.FloorDivide(), ops.Remainder())
+        for dtype in ("int8", "int32", "int64", "uint8", "uint16", "uint32")
+    ],
+    "unsigned and booleans": [
+        *(
+            Edge(op, _array([1, 2, 250], dtype=dtype))
+            for op in (ops.Abs(), ops.Relu(), ops.Sign(), ops.Flip((0,)))
+            for dtype in ("uint8", "uint16", "uint32")
+        ),
+        Edge(ops.Flip((0,)), lambda: (FLAGS,)),
+        Edge(ops.ScatterAdd(3), lambda: (AGAIN, FLAGS)),
+        Edge(ops.ScatterAlong(0, 3), lambda: (AGAIN, FLAGS)),
     ],
     "indices beyond the end": [
         Edge(ops.DynamicSlice((0,), (2,)), lambda: (TABLE, np.asarray(9, np.int32))),
