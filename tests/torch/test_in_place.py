@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mithril import P, ops
 from mithril import numpy as mnp
+from mithril.spi import DType
 
 from tests.tolerances import TOLERANCE
 
@@ -111,3 +112,22 @@ def test_an_arena_has_places_of_its_own() -> None:
     model |= ml.Relu()(input="h", output="z")
     compiled = ml.compile(model, backend, shapes={"x": SHAPE}, memory_planning="greedy")
     assert "relu_(" not in compiled.code(gradients=False)
+
+
+def losses(x: Any, y: Any) -> Any:
+    ids = ops.iota(x, (4,), dtype=DType.int32)
+    return mnp.tanh(x) * ops.cross_entropy(x @ y.T @ y, ids).reshape(4, 1)
+
+
+def test_gradients_of_cross_entropy_are_written_over_logits() -> None:
+    assert ", over=True)" in code(losses)
+    text = code(lambda x, y: losses(x, y) + (x @ y.T @ y).sum())  # equal ones are one
+    assert "cross_entropy_gradient(" in text
+
+
+def test_what_a_product_is_added_to_is_written_over_where_nobody_else_reads_it() -> None:
+    """Gradients of what several products read, and residual sums, which are kept for gradients."""
+    text = code(lambda x, y: x @ y.T @ y + x @ x.T @ x)
+    assert ".addmm_(" in text
+    text = code(lambda x, y: mnp.tanh(x) + x @ y.T @ y)
+    assert "torch.addmm(" in text

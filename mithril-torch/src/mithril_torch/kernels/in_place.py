@@ -17,4 +17,6 @@ def in_place(op: InPlace, types: Types) -> str:
         return "torch.relu_({0})"
     if isinstance(op.of, ReluGradient):
         return "aten.threshold_backward({1}, {0}, 0, grad_input={1})"
+    if isinstance(op.of, ops.CrossEntropyGradient):
+        return "cross_entropy_gradient({0}, {1}, {2}, {3}, over=True)"
     return "{0}.add_({1})" if op.operand == 0 else "{1}.add_({0})"

@@ -31,7 +31,7 @@ def einsum(op: Einsum, types: Types) -> str:
 
 @kernel(EinsumAdd)
 def einsum_add(op: EinsumAdd, types: Types) -> str:
-    """The product of two operands, plus a third one along its last dimension."""
+    """The product of two operands, plus a third one."""
     return _product(Einsum(op.equation), types).format_call("addmm", "{2}, ")
 
 
@@ -47,6 +47,8 @@ def onednn_product(op: OneDnnProduct, types: Types) -> str:
     product = _product(Einsum(op.product.equation), types)
     if isinstance(op.product, EinsumInto):
         return f"{{2}}.add_({product.format_multiply('')})"
+    if isinstance(op.product, EinsumAdd) and types[2].rank > 1:  # oneDNN adds vectors alone
+        return f"torch.add({{2}}, {product.format_multiply('')})"
     return product.format_multiply(", {2}" if isinstance(op.product, EinsumAdd) else "")
 
 

@@ -13,8 +13,6 @@ WORKSPACES: tuple[tuple[str, float], ...] = (
     (ops.Convolution.name, 1.0),
     (ops.ConvolutionInputGradient.name, 2.0),
     (ops.ConvolutionWeightGradient.name, 2.0),
-    (ops.CrossEntropy.name, 1.0),
-    (ops.CrossEntropyGradient.name, 1.0),
     (ops.Where.name, 2.0),
 )
 

@@ -13,7 +13,7 @@ from mithril.spi.ops import Add, Einsum
 
 @dataclass(frozen=True)
 class EinsumAdd(Op):
-    """An einsum plus a vector along the last dimension: what a linear layer computes.
+    """An einsum plus a third operand: a vector along its last dimension, or of its own shape.
 
     It is no op of the core: it exists only while a program is written.
     """
@@ -101,9 +101,10 @@ def find_aliases(graph: Graph) -> dict[Value, Value]:
     """Return the inputs in whose memory outputs are made, with these outputs."""
     grown = {AddInto: 0, EinsumInto: 2}
     kinds = ((node, getattr(node.op, "product", node.op)) for node in graph.nodes)
-    return {
-        node.inputs[grown[type(op)]]: node.outputs[0] for node, op in kinds if type(op) in grown
-    }
+    grows = (
+        (node.inputs[grown[type(op)]], node.outputs[0]) for node, op in kinds if type(op) in grown
+    )
+    return {x: made for x, made in grows if x in graph.inputs}
 
 
 def fuse(graph: Graph) -> Graph:
@@ -126,6 +127,45 @@ def fuse(graph: Graph) -> Graph:
             absorbed.add(product)
     nodes = (joined.get(node, node) for node in graph.nodes if node not in absorbed)
     return Graph(graph.inputs, tuple(map_bodies(node, fuse) for node in nodes), graph.outputs)
+
+
+def join_sums(graph: Graph) -> Graph:
+    """Return a graph in which a product of matrices and what is added to it are one op.
+
+    Such as residual sums, and gradients of what several products read. It is the later of two
+    operands that waits for the sum: what it multiplies is not held for longer. In loops too.
+    """
+    uses = Counter(value for node in graph.nodes for value in node.inputs)
+    uses.update(graph.outputs.values())
+    made_at = {value: at for at, node in enumerate(graph.nodes) for value in node.outputs}
+    joined: dict[Node, Node] = {}
+    absorbed: set[Node] = set()
+    for node in graph.nodes:
+        if not isinstance(node.op, Add) or len(set(node.inputs)) < 2:
+            continue
+        other, last = sorted(node.inputs, key=lambda value: made_at.get(value, -1))
+        product = graph.nodes[made_at[last]] if last in made_at else None
+        is_joined = (
+            product is not None
+            and isinstance(product.op, Einsum)
+            and uses[last] == 1
+            and other.type == last.type == node.outputs[0].type
+            and _is_of_matrices(product)
+        )
+        if product is not None and is_joined:
+            op = EinsumAdd(product.op.equation)  # type: ignore[attr-defined]
+            joined[node] = replace(node, op=op, inputs=(*product.inputs, other))
+            absorbed.add(product)
+    nodes = (joined.get(node, node) for node in graph.nodes if node not in absorbed)
+    return Graph(graph.inputs, tuple(map_bodies(node, join_sums) for node in nodes), graph.outputs)
+
+
+def _is_of_matrices(product: Node) -> bool:
+    """Whether a product of floats is one of two matrices, made as it lies."""
+    left, right, result = product.op.terms  # type: ignore[attr-defined]
+    rows, columns = ([c for c in t if c not in u] for t, u in ((left, right), (right, left)))
+    is_plain = len(left) == len(right) == len(result) == 2 and list(result) == [*rows, *columns]
+    return is_plain and product.outputs[0].type.dtype.is_float
 
 
 def _match_linear(node: Node, products: Mapping[Value, Node]) -> tuple[Node, Value] | None:

@@ -1,13 +1,14 @@
 """Writes results into the memory of operands that nobody reads afterwards.
 
 PyTorch takes memory for every result, and pages of a large one are touched for the first time while
-it is written. What an addition, a rectifier or its gradient is given last, and what an op before
-made anew, is written over instead: residual sums, sums of gradients, rectified norms.
+it is written. What an addition, a rectifier, its gradient or that of cross-entropy is given last,
+and what an op before made anew, is written over instead: residual sums, sums of gradients,
+rectified norms, logits. Products are added there by the function that multiplies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -24,23 +25,33 @@ from mithril.spi.ops import (
     Comparison,
     Constant,
     Convolving,
+    CrossEntropy,
+    CrossEntropyGradient,
     Divide,
+    Einsum,
     Gelu,
     GeluGradient,
     Greater,
     GroupNorm,
     GroupNormGradient,
+    LayerNorm,
+    LayerNormGradient,
     MaxPool,
     MaxPoolGradient,
     Multiply,
     NormalizeChannels,
     Reduction,
     Relu,
+    Reshape,
+    RmsNorm,
+    RmsNormGradient,
     Silu,
     SiluGradient,
     Subtract,
     Where,
 )
+
+from mithril_torch.program.fusing import EinsumAdd, EinsumInto
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class InPlace(Op):
     """An op whose result is made in the memory of an operand."""
 
     name: ClassVar[str] = "in_place"
-    of: Add | Relu | ReluGradient
+    of: Add | CrossEntropyGradient | Relu | ReluGradient
     operand: int
 
     def infer(self, inputs: Types) -> Types:
@@ -72,9 +83,10 @@ class InPlace(Op):
 
 _ANEW = (
     Add, AvgPool, AvgPoolGradient, BatchNorm, BatchNormGradient, ChannelMoments, ChannelSums,
-    Comparison, Convolving, Divide, Gelu, GeluGradient, GroupNorm, GroupNormGradient, MaxPool,
-    MaxPoolGradient, Multiply, NormalizeChannels, ChannelGradient, Relu, ReluGradient, Silu,
-    SiluGradient, Subtract, Where,
+    Comparison, Convolving, CrossEntropy, CrossEntropyGradient, Divide, Einsum, EinsumAdd,
+    EinsumInto, Gelu, GeluGradient, GroupNorm, GroupNormGradient, LayerNorm, LayerNormGradient,
+    MaxPool, MaxPoolGradient, Multiply, NormalizeChannels, ChannelGradient, Relu, ReluGradient,
+    RmsNorm, RmsNormGradient, Silu, SiluGradient, Subtract, Where,
 )  # fmt: skip
 """Ops of floats that return neither an operand nor a view of one, and keep none."""
 
@@ -123,15 +135,24 @@ def write_in_place(graph: Graph) -> Graph:
             operand
             for operand in _list_writable(node)
             if node.inputs[operand] in dying
-            and _is_own(node.inputs[operand], makers)
+            and _is_own(node.inputs[operand], makers, readers, outputs)
             and all(map(_leaves_alone, readers[node.inputs[operand]]))
         ]
         is_sent = any(reader.op.is_collective for reader in readers.get(node.outputs[0], ()))
         if found and not is_sent:
-            assert isinstance(node.op, Add | Relu | ReluGradient), "only these are writable"
-            node = replace(node, op=InPlace(node.op, found[0]))
+            node = replace(node, op=_write_over(node.op, found[0]))
         nodes.append(map_bodies(node, write_in_place))
     return Graph(graph.inputs, tuple(nodes), graph.outputs)
+
+
+def _write_over(op: Op, operand: int) -> Op:
+    """Return what makes the result of an op in the memory of an operand."""
+    if isinstance(op, EinsumAdd):
+        return EinsumInto(op.equation)
+    assert isinstance(op, Add | CrossEntropyGradient | Relu | ReluGradient), (
+        "no others are writable"
+    )
+    return InPlace(op, operand)
 
 
 def _list_readers(graph: Graph) -> dict[Value, list[Node]]:
@@ -145,12 +166,14 @@ def _list_readers(graph: Graph) -> dict[Value, list[Node]]:
 def _list_writable(node: Node) -> Collection[int]:
     """Return the operands of a node whose memory its result could be made in."""
     is_twice = len(set(node.inputs)) < len(node.inputs)
-    if is_twice or not isinstance(node.op, Add | Relu | ReluGradient):
+    writable = Add | CrossEntropyGradient | EinsumAdd | Relu | ReluGradient
+    if is_twice or not isinstance(node.op, writable):
         return ()
     (result,) = node.outputs
     if not result.type.dtype.is_float:
         return ()
-    operands = (1,) if isinstance(node.op, ReluGradient) else range(len(node.inputs))
+    only = {CrossEntropyGradient: (0,), EinsumAdd: (2,), ReluGradient: (1,)}
+    operands = only.get(type(node.op), range(len(node.inputs)))
     return [i for i in operands if node.inputs[i].type == result.type]
 
 
@@ -160,7 +183,16 @@ def _leaves_alone(node: Node) -> bool:
     return is_total or isinstance(node.op, _ANEW)
 
 
-def _is_own(value: Value, makers: Mapping[Value, Node]) -> bool:
-    """Whether the memory of a value was taken for it alone."""
+def _is_own(
+    value: Value,
+    makers: Mapping[Value, Node],
+    readers: Mapping[Value, Sequence[Node]],
+    outputs: Collection[Value],
+) -> bool:
+    """Whether the memory of a value was taken for it alone, or for what it is another shape of."""
     maker = makers.get(value)
-    return maker is not None and isinstance(maker.op, (*_ANEW, InPlace))
+    if maker is None or not isinstance(maker.op, Reshape):
+        return maker is not None and isinstance(maker.op, (*_ANEW, InPlace))
+    (source,) = maker.inputs
+    is_only = len(readers[source]) == 1 and source not in outputs
+    return is_only and _is_own(source, makers, readers, outputs)

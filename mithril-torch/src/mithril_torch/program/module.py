@@ -17,7 +17,7 @@ from mithril.spi import Graph, Kernel, Mesh, Program, Value
 from mithril_torch.program.codegen_options import DEFAULT_CODEGEN, CodegenOptions, wrap_function
 from mithril_torch.program.emit import FunctionEmitter, indent
 from mithril_torch.program.flatten_batch_dims import flatten_batch_dims
-from mithril_torch.program.fusing import accumulate_in_place, find_aliases, fuse
+from mithril_torch.program.fusing import accumulate_in_place, find_aliases, fuse, join_sums
 from mithril_torch.program.gather_updates import gather_updates
 from mithril_torch.program.image_layout import lay_out_images
 from mithril_torch.program.in_place import join_relu_gradients, write_in_place
@@ -166,7 +166,7 @@ def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()
         return found
     found = accumulate_in_place(join_relu_gradients(keep_states(found)), free)
     if codegen.arrange is None:
-        found = write_in_place(found)
+        found = write_in_place(join_sums(found))
     return use_onednn(found) if codegen.uses_onednn else found
 
 
