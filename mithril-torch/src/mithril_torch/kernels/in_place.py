@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from mithril.spi import Types, ops
+from collections.abc import Mapping
 
-from mithril_torch.kernels.table import kernel, same
+from mithril.spi import Op, Types, ops
+
+from mithril_torch.kernels.table import EXPRESSIONS, kernel, same
+from mithril_torch.program.buffers import write_into
 from mithril_torch.program.in_place import InPlace, ReluGradient
 
 same({ReluGradient: "aten.threshold_backward({1}, {0}, 0)"})
+
+METHODS: Mapping[type[Op], str] = {ops.Add: "add_", ops.Multiply: "mul_"}
+"""They are called faster than functions that are told where to write."""
 
 
 @kernel(InPlace)
 def in_place(op: InPlace, types: Types) -> str:
     """PyTorch's own functions of this kind."""
+    method = METHODS.get(type(op.of))
+    if method is not None:
+        return f"{{{op.operand}}}.{method}({{{1 - op.operand}}})"
     if isinstance(op.of, ops.Relu):
         return "torch.relu_({0})"
-    if isinstance(op.of, ReluGradient):
-        return "aten.threshold_backward({1}, {0}, 0, grad_input={1})"
     if isinstance(op.of, ops.CrossEntropyGradient):
         return "cross_entropy_gradient({0}, {1}, {2}, {3}, over=True)"
-    return "{0}.add_({1})" if op.operand == 0 else "{1}.add_({0})"
+    return write_into(f"{{{op.operand}}}", EXPRESSIONS[op.of.name](op.of, types))
+
+
+__all__ = ["in_place"]

@@ -25,7 +25,8 @@ _HAS_OUT_ARGUMENT = frozenset(f"torch.{name}" for name in (
     "tan", "tanh", "trunc", "where",
 )) | frozenset(f"aten.{name}" for name in ("gelu", "silu", "_softmax", "_log_softmax"))  # fmt: skip
 _HAS_GRAD_INPUT = frozenset(
-    f"aten.{name}" for name in ("gelu_backward", "silu_backward", "_softmax_backward_data")
+    f"aten.{name}"
+    for name in ("gelu_backward", "silu_backward", "threshold_backward", "_softmax_backward_data")
 )
 """Functions whose result is made in memory that is given as `out=`, or as `grad_input=`."""
 

@@ -1,9 +1,9 @@
 """Writes results into the memory of operands that nobody reads afterwards.
 
-PyTorch takes memory for every result, and pages of a large one are touched for the first time while
-it is written. What an addition, a rectifier, its gradient or that of cross-entropy is given last,
-and what an op before made anew, is written over instead: residual sums, sums of gradients,
-rectified norms, logits. Products are added there by the function that multiplies.
+PyTorch takes memory for every result, and what is large is read from slow memory before it is
+written. What an op of `WRITABLE` is given last, and what an op before made anew, is written over
+instead: residual sums, sums and products of gradients, rectified norms, logits. Products of
+matrices are added there by the function that multiplies.
 """
 
 from __future__ import annotations
@@ -52,14 +52,12 @@ from mithril.spi.ops import (
 )
 
 from mithril_torch.program.fusing import EinsumAdd, EinsumInto
+from mithril_torch.program.written_op import WrittenOp
 
 
 @dataclass(frozen=True)
-class ReluGradient(Op):
-    """The cotangent where what a rectifier has made is above 0, else 0; operands (y, cotangent).
-
-    It is no op of the core: it exists only while a program is written.
-    """
+class ReluGradient(WrittenOp):
+    """The cotangent where what a rectifier has made is above 0, else 0; operands (y, cotangent)."""
 
     name: ClassVar[str] = "relu_gradient"
 
@@ -69,11 +67,11 @@ class ReluGradient(Op):
 
 
 @dataclass(frozen=True)
-class InPlace(Op):
+class InPlace(WrittenOp):
     """An op whose result is made in the memory of an operand."""
 
     name: ClassVar[str] = "in_place"
-    of: Add | CrossEntropyGradient | Relu | ReluGradient
+    of: Op
     operand: int
 
     def infer(self, inputs: Types) -> Types:
@@ -89,6 +87,12 @@ _ANEW = (
     RmsNorm, RmsNormGradient, Silu, SiluGradient, Subtract, Where,
 )  # fmt: skip
 """Ops of floats that return neither an operand nor a view of one, and keep none."""
+
+WRITABLE: Mapping[type[Op], tuple[int, ...]] = {
+    Add: (0, 1), CrossEntropyGradient: (0,), EinsumAdd: (2,), GeluGradient: (1,), Multiply: (0, 1),
+    Relu: (0,), ReluGradient: (1,), SiluGradient: (1,),
+}  # fmt: skip
+"""Ops whose result can be made in the memory of an operand: of which ones."""
 
 
 def join_relu_gradients(graph: Graph) -> Graph:
@@ -147,12 +151,7 @@ def write_in_place(graph: Graph) -> Graph:
 
 def _write_over(op: Op, operand: int) -> Op:
     """Return what makes the result of an op in the memory of an operand."""
-    if isinstance(op, EinsumAdd):
-        return EinsumInto(op.equation)
-    assert isinstance(op, Add | CrossEntropyGradient | Relu | ReluGradient), (
-        "no others are writable"
-    )
-    return InPlace(op, operand)
+    return EinsumInto(op.equation) if isinstance(op, EinsumAdd) else InPlace(op, operand)
 
 
 def _list_readers(graph: Graph) -> dict[Value, list[Node]]:
@@ -166,15 +165,10 @@ def _list_readers(graph: Graph) -> dict[Value, list[Node]]:
 def _list_writable(node: Node) -> Collection[int]:
     """Return the operands of a node whose memory its result could be made in."""
     is_twice = len(set(node.inputs)) < len(node.inputs)
-    writable = Add | CrossEntropyGradient | EinsumAdd | Relu | ReluGradient
-    if is_twice or not isinstance(node.op, writable):
+    operands = WRITABLE.get(type(node.op), ())
+    if is_twice or not operands or not node.outputs[0].type.dtype.is_float:
         return ()
-    (result,) = node.outputs
-    if not result.type.dtype.is_float:
-        return ()
-    only = {CrossEntropyGradient: (0,), EinsumAdd: (2,), ReluGradient: (1,)}
-    operands = only.get(type(node.op), range(len(node.inputs)))
-    return [i for i in operands if node.inputs[i].type == result.type]
+    return [i for i in operands if node.inputs[i].type == node.outputs[0].type]
 
 
 def _leaves_alone(node: Node) -> bool:
