@@ -7,16 +7,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mithril.spi import Graph, Node, Op, Types, Value, map_bodies
+from mithril.spi import Graph, Node, Types, Value, map_bodies
 from mithril.spi.ops import Add, Einsum
+
+from mithril_torch.program.written_op import WrittenOp
 
 
 @dataclass(frozen=True)
-class EinsumAdd(Op):
-    """An einsum plus a third operand: a vector along its last dimension, or of its own shape.
-
-    It is no op of the core: it exists only while a program is written.
-    """
+class EinsumAdd(WrittenOp):
+    """An einsum plus a third operand: a vector along its last dimension, or of its own shape."""
 
     name: ClassVar[str] = "einsum_add"
     equation: str
@@ -27,7 +26,7 @@ class EinsumAdd(Op):
 
 
 @dataclass(frozen=True)
-class AddInto(Op):
+class AddInto(WrittenOp):
     """A tensor that something is added to, in its memory."""
 
     name: ClassVar[str] = "add_into"
@@ -38,7 +37,7 @@ class AddInto(Op):
 
 
 @dataclass(frozen=True)
-class EinsumInto(Op):
+class EinsumInto(WrittenOp):
     """An einsum that is added to a third operand, in its memory."""
 
     name: ClassVar[str] = "einsum_into"
@@ -50,11 +49,8 @@ class EinsumInto(Op):
 
 
 @dataclass(frozen=True)
-class OneDnnProduct(Op):
-    """A product that oneDNN computes: an einsum, perhaps plus a third operand.
-
-    It is no op of the core: it exists only while a program is written.
-    """
+class OneDnnProduct(WrittenOp):
+    """A product that oneDNN computes: an einsum, perhaps plus a third operand."""
 
     name: ClassVar[str] = "onednn_product"
     product: Einsum | EinsumAdd | EinsumInto

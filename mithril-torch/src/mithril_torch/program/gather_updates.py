@@ -16,16 +16,15 @@ from typing import ClassVar
 from mithril.spi import DType, Graph, Node, Op, Phase, Types, Value, join_equal_scalars, map_bodies
 from mithril.spi.ops import AdamWStep, Wait, collective_of
 
+from mithril_torch.program.written_op import WrittenOp
+
 _Key = tuple[int, Op, tuple[DType, ...], tuple[Value, ...]]
 """What updates have in common that are one: first, when their gradients arrive."""
 
 
 @dataclass(frozen=True)
-class AdamWSteps(Op):
-    """Updates of AdamW: all parameters, gradients, first and second moments, rate, count.
-
-    It is no op of the core: it exists only while a program is written.
-    """
+class AdamWSteps(WrittenOp):
+    """Updates of AdamW: all parameters, gradients, first and second moments, rate, count."""
 
     name: ClassVar[str] = "adamw_steps"
     step: AdamWStep

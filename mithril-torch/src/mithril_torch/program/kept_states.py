@@ -9,19 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mithril.spi import DType, Graph, Node, Op, TensorType, Types, Value, map_bodies
+from mithril.spi import DType, Graph, Node, TensorType, Types, Value, map_bodies
 from mithril.spi.ops import Lstm, LstmGradient
+
+from mithril_torch.program.written_op import WrittenOp
 
 OPAQUE = TensorType((0,), DType.uint8)
 """In the place of the type of what is kept."""
 
 
 @dataclass(frozen=True)
-class LstmKeeping(Op):
-    """A layer of long short-term memory that also returns what its gradient needs.
-
-    It is no op of the core: it exists only while a program is written.
-    """
+class LstmKeeping(WrittenOp):
+    """A layer of long short-term memory that also returns what its gradient needs."""
 
     name: ClassVar[str] = "lstm_keeping"
     of: Lstm
@@ -32,11 +31,8 @@ class LstmKeeping(Op):
 
 
 @dataclass(frozen=True)
-class LstmGradientOfKept(Op):
-    """Its gradient; operands (those of the layer without biases, its results, cotangents, biases).
-
-    It is no op of the core: it exists only while a program is written.
-    """
+class LstmGradientOfKept(WrittenOp):
+    """Its gradient; operands (those of the layer but biases, its results, cotangents, biases)."""
 
     name: ClassVar[str] = "lstm_gradient_of_kept"
     of: LstmGradient
