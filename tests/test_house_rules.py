@@ -119,8 +119,18 @@ def test_what_is_said_of_absent_backends_is_what_their_specs_say() -> None:
     assert described == PUBLISHED
 
 
-def test_the_changelog_tells_what_is_unreleased() -> None:
-    assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+def test_the_changelog_begins_with_this_version_and_what_is_unreleased_is_short() -> None:
+    versions = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    assert versions[0].startswith(f"[{mithril.__version__}] - ")
+    lines = {text.partition("\n")[0]: len(text.splitlines()) for text in versions}
+    assert not [name for name, count in lines.items() if "Unreleased" in name and count > 200]
+
+
+def test_relative_links_of_the_changelog_exist() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    links = {link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link}
+    assert "docs/training.md" in links
+    assert not [link for link in links if not (ROOT / link).is_file()]
 
 
 def test_core_depends_on_what_was_decided() -> None:
