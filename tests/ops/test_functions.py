@@ -68,6 +68,13 @@ def test_padding_valid_is_none() -> None:
     assert op.padding == ((0, 0), (0, 0))
 
 
+def test_a_dilation_of_another_length_is_never_cut() -> None:
+    x, w = TensorType((2, 3, 6), DType.float32), TensorType((4, 3, 2), DType.float32)
+    op = ops.Convolution((1,), ((0, 0),), (1, 1), 1)
+    with pytest.raises(ValueError, match="shorter"):
+        op.rule([x, w], [x.with_shape((2, 4, 5))])
+
+
 def test_convolution_promotes_its_operands() -> None:
     x, w = IMAGE.astype("float32"), WEIGHT
     found = call(lambda a, b: ops.convolution(a, b, groups=2), x, w)

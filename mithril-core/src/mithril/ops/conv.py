@@ -12,7 +12,6 @@ windows at the edges of parts reach (`mithril.ops.halo`). Other spatial dimensio
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -22,7 +21,15 @@ from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.halo import fetch, spatial_dims, widen_gradient
 from mithril.ops.reading import read_integer
-from mithril.ops.windows import Padding, Widths, read_padding, read_sizes, read_widths
+from mithril.ops.windows import (
+    Padding,
+    PaddingArgument,
+    Sizes,
+    Widths,
+    read_padding,
+    read_sizes,
+    read_widths,
+)
 from mithril.types import Shape, TensorType, promote
 
 
@@ -235,9 +242,9 @@ def convolution(
     x: Any,
     w: Any,
     *,
-    stride: int | Sequence[int] = 1,
-    padding: Widths = 0,
-    dilation: int | Sequence[int] = 1,
+    stride: Sizes = 1,
+    padding: PaddingArgument = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
 ) -> Any:
     """Return the convolution (in mathematics: correlation) of an input with a weight.
@@ -267,7 +274,7 @@ def convolution(
     dtype, rank = promote(x.dtype, w.dtype), x.ndim - 2
     steps = read_sizes(stride, rank, "convolution's stride")
     gaps = read_sizes(dilation, rank, "convolution's dilation")
-    extents = _extents(gaps, w.shape[2:])
+    extents = _extents(gaps, w.shape[2:]) if x.ndim == w.ndim else ()
     pads = read_padding(padding, x.shape[2:], extents, steps, "convolution's padding")
     op = Convolution(steps, pads, gaps, read_integer(groups, "convolution's groups"))
     return apply_one(op, x.astype(dtype), w.astype(dtype))
@@ -277,10 +284,10 @@ def conv_transpose(
     x: Any,
     w: Any,
     *,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int | tuple[int, int]] = 0,
-    output_padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
+    stride: Sizes = 1,
+    padding: Widths = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
 ) -> Any:
     """Return the transpose of a convolution: what it maps back to the sizes of its input.
@@ -393,7 +400,7 @@ def check_cotangent(what: str, given: TensorType, expected: TensorType) -> None:
 
 def _extents(dilation: Shape, window: Shape) -> Shape:
     """Return how many elements a window spans, those that it leaves out included."""
-    return tuple(gap * (size - 1) + 1 for gap, size in zip(dilation, window, strict=False))
+    return tuple(gap * (size - 1) + 1 for gap, size in zip(dilation, window, strict=True))
 
 
 def _cost(y: TensorType, w: TensorType, inputs: Types, outputs: Types) -> Cost:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from mithril.ir.op import Cotangents, Tensors, register
 from mithril.ir.operand import AnyOperand, apply_one
 from mithril.ops.choice import where
-from mithril.ops.elementwise import Elementwise, FloatOnly, NumberOnly, take_cotangent
+from mithril.ops.elementwise import FloatOnly, NumberOnly, take_cotangent
 from mithril.types import DType
 
 
@@ -104,7 +104,7 @@ class Erf(FloatOnly):
 
 @register
 @dataclass(frozen=True)
-class Abs(Elementwise):
+class Abs(NumberOnly):
     """The magnitude of x; the gradient at 0 is 0."""
 
     name: ClassVar[str] = "abs"

@@ -23,7 +23,7 @@ from mithril.ops.conv import check_attributes, check_cotangent, result_sizes
 from mithril.ops.halo import fetch, spatial_dims, widen_gradient, windows_beside
 from mithril.ops.index import iota
 from mithril.ops.reading import read_flag
-from mithril.ops.windows import Padding, Widths, read_padding, read_sizes
+from mithril.ops.windows import Padding, PaddingArgument, Sizes, read_padding, read_sizes
 from mithril.types import DType, Scalar, Shape, TensorType
 
 
@@ -258,10 +258,10 @@ def lowest(dtype: DType) -> Scalar:
 
 def max_pool(
     x: Any,
-    window: int | Sequence[int],
+    window: Sizes,
     *,
-    stride: int | Sequence[int] | None = None,
-    padding: Widths = 0,
+    stride: Sizes | None = None,
+    padding: PaddingArgument = 0,
 ) -> Any:
     """Return the largest element of every window of an input.
 
@@ -288,10 +288,10 @@ def max_pool(
 
 def avg_pool(
     x: Any,
-    window: int | Sequence[int],
+    window: Sizes,
     *,
-    stride: int | Sequence[int] | None = None,
-    padding: Widths = 0,
+    stride: Sizes | None = None,
+    padding: PaddingArgument = 0,
     count_padding: bool = True,
 ) -> Any:
     """Return the mean of every window of an input.
@@ -320,9 +320,9 @@ def avg_pool(
 def _read_windows(
     what: str,
     x: Any,
-    window: int | Sequence[int],
-    stride: int | Sequence[int] | None,
-    padding: Widths,
+    window: Sizes,
+    stride: Sizes | None,
+    padding: PaddingArgument,
 ) -> tuple[Shape, Shape, Padding]:
     """Return sizes, steps and padding of windows, for each spatial dimension."""
     sizes = read_sizes(window, x.ndim - 2, f"{what}'s window")

@@ -25,10 +25,10 @@ def read_integer(value: object, what: str) -> int:
     >>> read_integer(np.int8(3), "roll's shift")
     3
     """
-    try:
-        return operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ShapeError(f"{what} is {_show(value)}, which is no integer; give one") from None
+    number = _find_integer(value)
+    if number is None:
+        raise ShapeError(f"{what} is {_show(value)}, which is no integer; give one")
+    return number
 
 
 def read_flag(value: object, what: str) -> bool:
@@ -85,6 +85,16 @@ def read_values(values: object) -> np.ndarray:
     if host.dtype.kind not in "biufV":
         raise ShapeError(f"values are of type {host.dtype}; give lists of numbers, or tensors")
     return host
+
+
+def _find_integer(value: Any) -> int | None:
+    """Return an integer of Python; None of what is none, as True and False are."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def _show(value: Any) -> str:

@@ -10,11 +10,18 @@ from mithril.option_checks import check_choice
 from mithril.types import Shape
 
 Padding = tuple[tuple[int, int], ...]
-Widths = str | int | Sequence[int | tuple[int, int]]
-WORDS = ("same", "valid")
+"""What an op has: (before, after) for each spatial dimension."""
+Sizes = int | Sequence[int]
+"""What is passed as sizes or steps: a number for all spatial dimensions, or one for each."""
+Widths = int | Sequence[int | tuple[int, int]]
+"""What is passed as widths: a number for all sides, or for each spatial dimension a number or
+(before, after)."""
+PaddingArgument = str | Widths
+"""What is passed as padding: "same", "valid", or widths."""
+PADDING_WORDS = ("same", "valid")
 
 
-def read_sizes(value: int | Sequence[int], rank: int, what: str) -> Shape:
+def read_sizes(value: Sizes, rank: int, what: str) -> Shape:
     """Return one number for each spatial dimension.
 
     Args:
@@ -39,7 +46,7 @@ def read_sizes(value: int | Sequence[int], rank: int, what: str) -> Shape:
     return sizes
 
 
-def read_widths(value: int | Sequence[int | tuple[int, int]], rank: int, what: str) -> Padding:
+def read_widths(value: Widths, rank: int, what: str) -> Padding:
     """Return (before, after) for each spatial dimension.
 
     Args:
@@ -74,7 +81,7 @@ def read_widths(value: int | Sequence[int | tuple[int, int]], rank: int, what: s
 
 
 def read_padding(
-    value: Widths, shape: Sequence[int], extents: Shape, steps: Shape, what: str
+    value: PaddingArgument, shape: Sequence[int], extents: Shape, steps: Shape, what: str
 ) -> Padding:
     """Return what is put around an input: (before, after) for each spatial dimension.
 
@@ -97,7 +104,7 @@ def read_padding(
     """
     if not isinstance(value, str):
         return read_widths(value, len(shape), what)
-    check_choice(what, value, WORDS)
+    check_choice(what, value, PADDING_WORDS)
     if value == "valid" or len(extents) != len(shape) or min(steps, default=0) < 1:
         return ((0, 0),) * len(shape)  # the op refuses windows that cannot be
     missing = [

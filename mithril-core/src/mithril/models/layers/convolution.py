@@ -9,18 +9,11 @@ from mithril.ir import Tensor
 from mithril.models.definition import POSITIVE
 from mithril.models.initializers import fan_in_uniform
 from mithril.models.layer import layer
-from mithril.models.layers.windows import (
-    Padding,
-    Sizes,
-    Widths,
-    paddings,
-    per_dimension,
-    sizes,
-    widths,
-)
+from mithril.models.layers.windows import paddings, sizes, widths
 from mithril.models.shapes import require_features, require_rank
 from mithril.models.trace_context import layer_path, parameter
 from mithril.ops import conv_transpose, convolution
+from mithril.ops.windows import PaddingArgument, Sizes, Widths, read_sizes
 
 SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 
@@ -42,7 +35,7 @@ def Conv1d(  # noqa: N802
     filters: int,
     kernel_size: int,
     stride: int = 1,
-    padding: Padding = 0,
+    padding: PaddingArgument = 0,
     dilation: int = 1,
     groups: int = 1,
     bias: bool = True,
@@ -89,7 +82,7 @@ def Conv2d(  # noqa: N802
     filters: int,
     kernel_size: Sizes,
     stride: Sizes = 1,
-    padding: Padding = 0,
+    padding: PaddingArgument = 0,
     dilation: Sizes = 1,
     groups: int = 1,
     bias: bool = True,
@@ -137,7 +130,7 @@ def Conv3d(  # noqa: N802
     filters: int,
     kernel_size: Sizes,
     stride: Sizes = 1,
-    padding: Padding = 0,
+    padding: PaddingArgument = 0,
     dilation: Sizes = 1,
     groups: int = 1,
     bias: bool = True,
@@ -285,7 +278,7 @@ def _convolve(
     filters: int,
     kernel_size: Sizes,
     stride: Sizes,
-    padding: Padding,
+    padding: PaddingArgument,
     dilation: Sizes,
     groups: int,
     bias: bool,
@@ -293,7 +286,7 @@ def _convolve(
     """Convolve an input of so many spatial dimensions with a new weight."""
     require_rank(input, ("batch", "channels", *SPATIAL[rank]))
     require_features(input)
-    window = (max(input.shape[1] // groups, 1), *per_dimension(kernel_size, rank))
+    window = (max(input.shape[1] // groups, 1), *read_sizes(kernel_size, rank, "kernel_size"))
     start = fan_in_uniform(math.prod(window))
     weight = parameter("weight", (filters, *window), start)
     output: Tensor = convolution(
@@ -323,7 +316,7 @@ def _transpose(
             f"{groups} groups; choose groups that divide both"
         )
     kernel_size, stride, padding, dilation = sizes
-    window = (filters // groups, *per_dimension(kernel_size, rank))
+    window = (filters // groups, *read_sizes(kernel_size, rank, "kernel_size"))
     start = fan_in_uniform(
         math.prod(window)
     )  # PyTorch counts the second dimension as what comes in

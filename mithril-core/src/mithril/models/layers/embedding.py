@@ -50,14 +50,13 @@ def Embedding(  # noqa: N802
             f"layer '{layer_path()}' needs integer ids, not {input.type}; convert them with "
             f"astype('int32')"
         )
-    start: Initializer = Normal(1.0)
     if padding_idx is not None and not -vocab_size <= padding_idx < vocab_size:
         raise OptionError(
             f"layer '{layer_path()}' has padding_idx={padding_idx} for {vocab_size} ids; choose "
             f"one of 0…{vocab_size - 1}, or -1 for the last"
         )
-    if padding_idx is not None:
-        start = ZeroRow(start, padding_idx % vocab_size)
+    start: Initializer = Normal(1.0)
+    start = start if padding_idx is None else ZeroRow(start, padding_idx % vocab_size)
     found: Tensor = take(parameter("weight", (vocab_size, embedding_dim), start), input)
     if padding_idx is None:
         return found

@@ -9,11 +9,12 @@ from mithril.ir import Tensor
 from mithril.models.definition import Check
 from mithril.models.layer import layer
 from mithril.models.layers.convolution import SPATIAL
-from mithril.models.layers.windows import Padding, Sizes, paddings, sizes, sizes_or_none
+from mithril.models.layers.windows import paddings, sizes, sizes_or_none
 from mithril.models.shapes import require_features, require_rank
 from mithril.models.trace_context import layer_path
 from mithril.ops import avg_pool, max_pool, mean, stack
 from mithril.ops import max as largest
+from mithril.ops.windows import PaddingArgument, Sizes
 
 OutputSize = int | tuple[int | None, int | None]
 Combine = Callable[[Tensor, int], Tensor]
@@ -21,7 +22,7 @@ Combine = Callable[[Tensor, int], Tensor]
 
 @layer(checks={"kernel_size": sizes(1), "stride": sizes_or_none(1), "padding": paddings(1)})
 def MaxPool1d(  # noqa: N802
-    input: Tensor, *, kernel_size: int, stride: int | None = None, padding: Padding = 0
+    input: Tensor, *, kernel_size: int, stride: int | None = None, padding: PaddingArgument = 0
 ) -> Tensor:
     """Keep the largest number of every window of a sequence.
 
@@ -49,7 +50,7 @@ def MaxPool1d(  # noqa: N802
 
 @layer(checks={"kernel_size": sizes(2), "stride": sizes_or_none(2), "padding": paddings(2)})
 def MaxPool2d(  # noqa: N802
-    input: Tensor, *, kernel_size: Sizes, stride: Sizes | None = None, padding: Padding = 0
+    input: Tensor, *, kernel_size: Sizes, stride: Sizes | None = None, padding: PaddingArgument = 0
 ) -> Tensor:
     """Keep the largest number of every window of an image.
 
@@ -82,7 +83,7 @@ def AvgPool1d(  # noqa: N802
     *,
     kernel_size: int,
     stride: int | None = None,
-    padding: Padding = 0,
+    padding: PaddingArgument = 0,
     count_include_pad: bool = True,
 ) -> Tensor:
     """Average every window of a sequence.
@@ -116,7 +117,7 @@ def AvgPool2d(  # noqa: N802
     *,
     kernel_size: Sizes,
     stride: Sizes | None = None,
-    padding: Padding = 0,
+    padding: PaddingArgument = 0,
     count_include_pad: bool = True,
 ) -> Tensor:
     """Average every window of an image.

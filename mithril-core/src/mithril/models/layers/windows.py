@@ -1,4 +1,4 @@
-"""What layers with windows over spatial dimensions take as sizes and padding."""
+"""Checks of what layers with windows over spatial dimensions take as sizes and padding."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mithril.models.definition import Check
-from mithril.ops.windows import WORDS
+from mithril.ops.windows import PADDING_WORDS
 
-Sizes = int | tuple[int, ...]
-Side = int | tuple[int, int]
-Widths = int | tuple[Side, ...]
-"""Of layers: a number for all sides, or for each dimension a number or (before, after)."""
-Padding = str | Widths
-"""Of layers: words, or widths."""
 COUNTS = {1: "one", 2: "two", 3: "three"}
 
 
@@ -59,7 +53,7 @@ def _is_padding(value: Any, rank: int, words: Sequence[str]) -> bool:
     )
 
 
-def paddings(rank: int, words: Sequence[str] = WORDS) -> Check:
+def paddings(rank: int, words: Sequence[str] = PADDING_WORDS) -> Check:
     """Return the check of a padding: words, a number, or one or two numbers for each dimension."""
     example = ", ".join(["(1, 0)", *["2"] * (rank - 1)])
     shown = "".join(f", '{word}'" for word in words)
@@ -68,12 +62,3 @@ def paddings(rank: int, words: Sequence[str] = WORDS) -> Check:
         f"({example}{',' * (rank == 1)})",
         lambda value: _is_padding(value, rank, words),
     )
-
-
-def per_dimension(value: Sizes, rank: int) -> tuple[int, ...]:
-    """Return one number for each dimension.
-
-    >>> per_dimension(3, 2)
-    (3, 3)
-    """
-    return (value,) * rank if isinstance(value, int) else tuple(value)
