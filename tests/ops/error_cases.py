@@ -88,8 +88,10 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (_calls(ops.arctan2, (DType.int32, 3), (DType.int32, 3)), ShapeError, "op 'arctan2' needs a float dtype, not int32; cast it first"),
     (_calls(lambda x: ops.repeat_elements(x, -1), (3,)), ShapeError, "repeat repeats 3 elements (-1,) times; give one number of 0 or more, or one for each element"),
     (_calls(lambda x: ops.repeat_elements(x, [1, 2], 0), (3, 2)), ShapeError, "repeat repeats 3 elements (1, 2) times; give one number of 0 or more, or one for each element"),
-    (_calls(lambda x: ops.diff(x, -1), (3,)), ShapeError, "diff takes differences of float32[3] -1 times; give numbers, and an n of 0 or more"),
-    (_calls(ops.diff, (BOOL, 3)), ShapeError, "diff takes differences of bool[3] 1 times; give numbers, and an n of 0 or more"),
+    (_calls(lambda x: ops.repeat_elements(x, x), (DType.int32, 3)), ShapeError, "repeat's repeats are a traced int32[3], and its values decide the size of the result; give a list of integers"),
+    (_calls(lambda x: ops.diff(x, -1), (3,)), ShapeError, "diff's n is -1; give 0 or more, how many times differences are taken"),
     (_calls(ops.meshgrid, (3, 2)), ShapeError, "meshgrid takes vectors, not float32[3, 2]; reshape it to one dimension"),
-    (_calls(lambda x: ops.meshgrid(x, indexing="yx"), (3,)), OptionError, "meshgrid's indexing='yx' is none; give 'xy' or 'ij'"),
+    (_calls(lambda x: ops.meshgrid(x, indexing="yx"), (3,)), OptionError, "meshgrid's indexing='yx' does not exist; known: 'xy', 'ij'"),
+    (lambda: ops.meshgrid([1, 2], 3), ShapeError, "meshgrid takes vectors, one of them a tensor, not a list; give an array of a backend, such as backend.array(…)"),
+    (lambda: ops.Abs().infer([TensorType((3,), BOOL)]), ShapeError, "op 'abs' needs numbers, not bool; cast it first"),
 ]  # fmt: skip

@@ -54,6 +54,8 @@ SPECIAL: dict[str, tuple[Function, object]] = {
     "softplus at 0": (ops.softplus, [0.0, -0.0, 1.5, -2.0]),
     "mish at 0": (ops.mish, [0.0, 1.5, -2.0]),
     "logaddexp of equals": (lambda x: ops.logaddexp(x[0], x[1]), [[0.0, 3.0, 1.0], [0.0, 3.0, 2.0]]),
+    "hypot of equals": (lambda x: ops.hypot(x[0], x[1]), [[1.0, -2.0, 1.5], [1.0, 2.0, -0.5]]),
+    "hypot on an axis": (lambda x: ops.hypot(x[0], x[1]), [[0.0, 3.0, -0.0], [1.0, 0.0, -1.5]]),
     "prod of one zero": (ops.prod, [0.0, 2.0, 3.0, -1.5]),
     "prod of two zeros": (ops.prod, [0.0, 0.0, 1.5]),
     "prod of no zero": (ops.prod, [0.5, 2.0, 1.5, -1.0, 3.0]),

@@ -51,7 +51,7 @@ class Operand(Methods):
         return None
 
     @property
-    def _fixed(self) -> Scalar | None:
+    def _constant_value(self) -> Scalar | None:
         """The number that it always is, None if it is no constant."""
         return None
 

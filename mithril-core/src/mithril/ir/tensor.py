@@ -52,8 +52,8 @@ class Tensor(Operand):
         return self.builder.constant(value, dtype)
 
     @property
-    def _fixed(self) -> Scalar | None:
-        return self.builder._fixed.get(self.value)
+    def _constant_value(self) -> Scalar | None:
+        return self.builder.constant_values.get(self.value)
 
     def _adopt(self, other: object, dtype: DType | None = None) -> Operand | None:
         return self.builder.adopt(other, dtype)
@@ -209,7 +209,7 @@ class Builder:
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
         self._constants: dict[tuple[str, DType, Phase], Tensor] = {}
-        self._fixed: dict[Value, Scalar] = {}
+        self.constant_values: dict[Value, Scalar] = {}
         self._stamp: _Stamp = _Stamp() if inside is None else inside._stamp
 
     @staticmethod
@@ -220,7 +220,7 @@ class Builder:
         builder = Builder()
         builder._inputs = list(graph.inputs)
         builder._nodes = list(graph.nodes)
-        builder._fixed = {
+        builder.constant_values = {
             node.outputs[0]: node.op.value for node in graph.nodes if isinstance(node.op, Constant)
         }
         return builder
@@ -314,7 +314,7 @@ class Builder:
         key = (repr(value), dtype, self._stamp.phase)
         if key not in self._constants:
             (self._constants[key],) = self.apply(Constant(value, dtype))
-            self._fixed[self._constants[key].value] = value
+            self.constant_values[self._constants[key].value] = value
         return self._constants[key]
 
     def apply(self, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:

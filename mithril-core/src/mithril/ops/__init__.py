@@ -30,8 +30,9 @@ from mithril.ops.grouped import *
 from mithril.ops.host import *
 from mithril.ops.index import *
 from mithril.ops.integer import *
-from mithril.ops.inverse import *
+from mithril.ops.inverse_trigonometric import *
 from mithril.ops.linalg import *
+from mithril.ops.logarithms import *
 from mithril.ops.loss import *
 from mithril.ops.matrix import *
 from mithril.ops.matrix_functions import *

@@ -6,7 +6,6 @@ are computed in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mithril.errors import ShapeError
@@ -17,8 +16,8 @@ from mithril.ops.elementwise import cast
 from mithril.ops.functions import exp, tanh
 from mithril.ops.nn import require_float
 from mithril.ops.numbers import clip, expm1, log1p, sigmoid
-from mithril.ops.reduce import accumulator
 from mithril.ops.shape import normalize_axis
+from mithril.ops.wide import compute_wide
 
 
 def leaky_relu(x: AnyOperand, negative_slope: float = 0.01) -> AnyOperand:
@@ -68,7 +67,8 @@ def elu(x: AnyOperand, alpha: float = 1.0) -> AnyOperand:
         below = where(is_positive, 0.0, wide)  # so that exp cannot overflow where it is not used
         return where(is_positive, wide, expm1(below) * alpha)
 
-    return _in_wide("elu", x, compute)
+    result: AnyOperand = compute_wide("elu", compute, x)
+    return result
 
 
 def softplus(x: AnyOperand, beta: float = 1.0) -> AnyOperand:
@@ -94,7 +94,8 @@ def softplus(x: AnyOperand, beta: float = 1.0) -> AnyOperand:
         is_plain = isinstance(beta, int | float) and beta == 1
         return _softplus(wide) if is_plain else _softplus(wide * beta) / beta
 
-    return _in_wide("softplus", x, compute)
+    result: AnyOperand = compute_wide("softplus", compute, x)
+    return result
 
 
 def mish(x: AnyOperand) -> AnyOperand:
@@ -114,7 +115,8 @@ def mish(x: AnyOperand) -> AnyOperand:
     >>> mish(backend.array([0.0, 50.0])).numpy().tolist()
     [0.0, 50.0]
     """
-    return _in_wide("mish", x, lambda wide: wide * tanh(_softplus(wide)))
+    result: AnyOperand = compute_wide("mish", lambda wide: wide * tanh(_softplus(wide)), x)
+    return result
 
 
 def hard_swish(x: AnyOperand) -> AnyOperand:
@@ -134,7 +136,10 @@ def hard_swish(x: AnyOperand) -> AnyOperand:
     >>> hard_swish(backend.array([0.0, 1.5, 4.0])).numpy().tolist()
     [0.0, 1.125, 4.0]
     """
-    return _in_wide("hard_swish", x, lambda wide: wide * (clip(wide + 3.0, 0.0, 6.0) / 6.0))
+    result: AnyOperand = compute_wide(
+        "hard_swish", lambda wide: wide * (clip(wide + 3.0, 0.0, 6.0) / 6.0), x
+    )
+    return result
 
 
 def glu(x: AnyOperand, axis: int = -1) -> AnyOperand:
@@ -167,7 +172,8 @@ def glu(x: AnyOperand, axis: int = -1) -> AnyOperand:
         left, right = wide[(*before, slice(half))], wide[(*before, slice(half, None))]
         return left * sigmoid(right)
 
-    return _in_wide("glu", x, compute)
+    result: AnyOperand = compute_wide("glu", compute, x)
+    return result
 
 
 def _softplus(x: Any) -> Any:
@@ -179,13 +185,6 @@ def _softplus(x: Any) -> Any:
     is_positive = greater(x, 0.0)
     sign = cast(where(is_positive, -1.0, 1.0), x.dtype)
     return where(is_positive, x, 0.0) + log1p(exp(x * sign))
-
-
-def _in_wide(what: str, x: AnyOperand, compute: Callable[[Any], Any]) -> AnyOperand:
-    """Return what is computed of x in at least float32, in the dtype of x."""
-    require_float(x.type, what)
-    result: AnyOperand = cast(compute(cast(x, accumulator(x.dtype))), x.dtype)
-    return result
 
 
 __all__ = ["elu", "glu", "hard_swish", "leaky_relu", "mish", "softplus"]

@@ -86,7 +86,7 @@ class Power(NumberOnly):
         g, x, y = take_cotangent(cotangents), *inputs
         safe = where(x > 0.0, x, 1.0)  # d/dy is 0 where x <= 0, as in JAX and PyTorch at x = 0
         return [
-            sum_to(g * y * power(x, _one_less(y, x)), x.shape),
+            sum_to(g * y * power(x, _derivative_exponent(y, x)), x.shape),
             sum_to(where(x > 0.0, g * outputs[0] * log(safe), 0.0), y.shape),
         ]
 
@@ -292,10 +292,10 @@ def negate(x: AnyOperand) -> AnyOperand:
     return apply_one(Negate(), x)
 
 
-def _one_less(y: Any, x: Any) -> Any:
+def _derivative_exponent(y: Any, x: Any) -> Any:
     """Return y - 1, but 1 where x and y are 0: 0 times infinity would follow."""
-    if y._fixed:
-        return y._fixed - 1.0
+    if y._constant_value:
+        return y._constant_value - 1.0
     return where(logical_and(equal(x, 0.0), equal(y, 0.0)), 1.0, y - 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Matrices, products and logaddexp: functions that are short compositions of other ops.
+"""Matrices, products and lengths: functions that are short compositions of other ops.
 
 They have no op of their own: rules, gradients and kernels are those of their pieces.
 """
@@ -11,16 +11,24 @@ from typing import Any
 
 from mithril.errors import ShapeError
 from mithril.ir.operand import AnyOperand, Operand
-from mithril.ops.choice import equal, greater, greater_equal, logical_and, logical_not, where
-from mithril.ops.elementwise import cast, meet, require_floats
-from mithril.ops.functions import exp
+from mithril.ops.choice import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    logical_and,
+    logical_not,
+    logical_or,
+    where,
+)
+from mithril.ops.functions import sqrt
 from mithril.ops.index import iota
 from mithril.ops.linalg import matmul
-from mithril.ops.numbers import log1p
 from mithril.ops.reading import read_integer, read_integers
-from mithril.ops.reduce import accumulator, sum
+from mithril.ops.reduce import sum
 from mithril.ops.rounding import isinf
 from mithril.ops.shape import normalize_axis, reshape, transpose
+from mithril.ops.wide import compute_wide
 from mithril.types import DType
 
 
@@ -172,33 +180,37 @@ def _pair_axes(x: Operand, y: Operand, axes: Any) -> tuple[tuple[int, ...], tupl
     return tuple(range(x.ndim - count, x.ndim)), tuple(range(count))
 
 
-def logaddexp(x: Any, y: Any) -> Any:
-    """Return log(exp(x) + exp(y)), without overflow; of two infinities of one sign that one.
+def hypot(x: Any, y: Any) -> Any:
+    """Return the length of the vector (x, y), element by element, without overflow.
 
     Args:
         x: floats of any shape, or a Python number.
         y: the same; one of the two is a tensor.
 
     Returns:
-        Floats of the shape that x and y broadcast to, of the dtype they are promoted to; 16-bit
-        floats are computed in float32.
+        The shape that x and y broadcast to, and the dtype that they are promoted to; 16-bit floats
+        are computed in float32.
 
     Raises:
         ShapeError: shapes do not broadcast, or an operand does not hold floats.
 
-    >>> logaddexp(backend.array([0.0, 100.0]), 0.0).numpy().round(4)
-    array([  0.6931, 100.    ], dtype=float32)
+    >>> hypot(backend.array([3.0, 1e30]), backend.array([4.0, 0.0])).numpy()
+    array([5.e+00, 1.e+30], dtype=float32)
     """
-    operands = meet(x, y)
-    require_floats("logaddexp", operands[0])
-    dtype = operands[0].dtype
-    left, right = (cast(operand, accumulator(dtype)) for operand in operands)
-    are_infinite = logical_and(equal(left, right), isinf(left))
-    apart = where(are_infinite, 0.0, left - right)
-    # Of equal operands all terms take the right one for the larger, as in softplus at 0.
-    is_more = greater(left, right)
-    sign = cast(where(is_more, -1.0, 1.0), left.dtype)
-    return cast(where(is_more, left, right) + log1p(exp(apart * sign)), dtype)
+
+    def compute(x: Any, y: Any) -> Any:
+        is_zero = logical_and(equal(x, 0.0), equal(y, 0.0))
+        is_infinite = logical_or(isinf(x), isinf(y))
+        x, y = (where(is_infinite, 1.0, where(less(side, 0.0), -side, side)) for side in (x, y))
+        # One condition chooses both, and signs are kept apart of 0 alone: with `maximum` and `abs`
+        # second derivatives would be 0 on the diagonal and on the axes.
+        is_steep = greater(y, x)
+        larger, smaller = where(is_steep, y, x), where(is_steep, x, y)
+        ratio = smaller / where(is_zero, 1.0, larger)
+        length = where(is_zero, 0.0, larger * sqrt(1.0 + ratio * ratio))
+        return where(is_infinite, math.inf, length)
+
+    return compute_wide("hypot", compute, x, y)
 
 
 def trace(x: Any) -> Any:
@@ -259,4 +271,4 @@ def _require_matrix(x: Operand, what: str) -> None:
         raise ShapeError(f"{what} takes matrices, not {x.type}; it needs two dimensions")
 
 
-__all__ = ["logaddexp", "outer", "positive", "tensordot", "trace", "tril", "triu", "vecdot"]
+__all__ = ["hypot", "outer", "positive", "tensordot", "trace", "tril", "triu", "vecdot"]

@@ -263,12 +263,21 @@ def _meet_list(values: Any, other: Any, like: Operand | None) -> tuple[Any, Any]
         near, dtype = like, _dtype_of_numbers(example, _example(other), like._default_float)
     else:
         raise ShapeError("an op on two lists of numbers has no array; compute it in NumPy")
-    taken = near._adopt(host.astype(dtype.numpy), dtype)
+    return adopt_values(host.astype(dtype.numpy), dtype, near), other
+
+
+def adopt_values(values: np.ndarray, dtype: DType, near: Operand) -> Operand:
+    """Return an array of NumPy as a tensor of the backend or trace that an operand is of.
+
+    Raises:
+        ShapeError: the trace takes none.
+    """
+    taken = near._adopt(values, dtype)
     if taken is None:
         raise ShapeError(
             f"a list cannot be taken here, where only {near.type} is known; pass a tensor"
         )
-    return taken, other
+    return taken
 
 
 def _example(values: object) -> Scalar:

@@ -13,7 +13,7 @@ from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.elementwise import cast, take_cotangent
 from mithril.ops.order import AlongAxis, sum_bytes
-from mithril.ops.pairs import differentiate_products, multiply_others
+from mithril.ops.product_gradients import differentiate_cumprod, leave_one_out_products
 from mithril.ops.reduce import Reduction, accumulator, sum, total_dtype
 from mithril.ops.split_axis import gather_other_parts
 from mithril.types import DType, TensorType
@@ -36,7 +36,7 @@ class Prod(Reduction):
         rest: Any = cast(x, accumulator(x.dtype))
         slope: Any = cast(self.spread(take_cotangent(cotangents), x.shape), rest.dtype)
         for axis in self.axes:
-            slope = slope * multiply_others(rest, axis)
+            slope = slope * leave_one_out_products(rest, axis)
             rest = apply_one(Prod((axis,), True), rest)
         return [cast(slope, x.dtype)]
 
@@ -133,7 +133,7 @@ class Cumprod(Running):
             return [None]
         wide = accumulator(x.dtype)
         g = cast(take_cotangent(cotangents), wide)
-        slope = differentiate_products(cast(x, wide), g, self.axis, reverse=self.reverse)
+        slope = differentiate_cumprod(cast(x, wide), g, self.axis, reverse=self.reverse)
         return [cast(slope, x.dtype)]
 
     def combine(self, made: Any, others: Any) -> Any:

@@ -354,6 +354,18 @@ def normalize_axis(axis: int, rank: int, what: str) -> int:
     return axis % rank
 
 
+def slice_along(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
+    """Return the elements from one place to another along a dimension; None is the end.
+
+    Args:
+        x: any tensor.
+        axis: the dimension, counted from 0.
+        start: the first place.
+        stop: the place behind the last one.
+    """
+    return x[(*(slice(None),) * axis, slice(start, stop))]
+
+
 def legal(size: int) -> str:
     """Return which dimensions, or indices, there are."""
     if size < 2:

@@ -1,4 +1,4 @@
-"""Angles, inverse hyperbolic functions, logarithms and lengths, as compositions of other ops.
+"""Inverse trigonometric and inverse hyperbolic functions, as compositions of other ops.
 
 They have no op of their own: rules, gradients and kernels are those of their pieces. Formulas are
 those that lose no digits at the ends of their domains, near 0 and far from it, with gradients that
@@ -12,13 +12,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from mithril.ops.arithmetic import maximum, minimum
-from mithril.ops.choice import equal, greater, less, logical_and, logical_or, where
-from mithril.ops.elementwise import cast, meet, require_floats
+from mithril.ops.choice import equal, greater, less, logical_and, where
 from mithril.ops.functions import abs, log, sign, sqrt
 from mithril.ops.numbers import arctan, log1p
-from mithril.ops.reduce import accumulator
 from mithril.ops.rounding import isinf
+from mithril.ops.wide import compute_wide
 from mithril.types import DType
 
 
@@ -37,7 +35,7 @@ def arcsin(x: Any) -> Any:
     >>> arcsin(backend.array([0.5, 1.0])).numpy().round(4)
     array([0.5236, 1.5708], dtype=float32)
     """
-    return _compute("arcsin", lambda x: 2.0 * arctan(x / (1.0 + _cosine(x))), x)
+    return compute_wide("arcsin", lambda x: 2.0 * arctan(x / (1.0 + _cosine(x))), x)
 
 
 def arccos(x: Any) -> Any:
@@ -61,7 +59,7 @@ def arccos(x: Any) -> Any:
         angle = 2.0 * arctan(sqrt(1.0 - size) / sqrt(1.0 + size))
         return where(less(x, 0.0), math.pi - angle, angle)
 
-    return _compute("arccos", compute, x)
+    return compute_wide("arccos", compute, x)
 
 
 def arctan2(y: Any, x: Any) -> Any:
@@ -92,7 +90,7 @@ def arctan2(y: Any, x: Any) -> Any:
         flat = where(_is_negative(x), angle + side * math.pi, angle)
         return where(is_steep, side * (math.pi / 2) - angle, flat)
 
-    return _compute("arctan2", compute, y, x)
+    return compute_wide("arctan2", compute, y, x)
 
 
 def arcsinh(x: Any) -> Any:
@@ -116,7 +114,7 @@ def arcsinh(x: Any) -> Any:
         found = _unless_large(size, lambda u: log1p(u * (1.0 + u / (1.0 + sqrt(1.0 + u * u)))))
         return where(less(x, 0.0), -found, found)
 
-    return _compute("arcsinh", compute, x)
+    return compute_wide("arcsinh", compute, x)
 
 
 def arccosh(x: Any) -> Any:
@@ -138,7 +136,7 @@ def arccosh(x: Any) -> Any:
     def compute(x: Any) -> Any:
         return _unless_large(x, lambda u: log1p(u - 1.0 + sqrt(u - 1.0) * sqrt(u + 1.0)))
 
-    return _compute("arccosh", compute, x)
+    return compute_wide("arccosh", compute, x)
 
 
 def arctanh(x: Any) -> Any:
@@ -156,79 +154,7 @@ def arctanh(x: Any) -> Any:
     >>> arctanh(backend.array([0.0, 0.5])).numpy().round(4)
     array([0.    , 0.5493], dtype=float32)
     """
-    return _compute("arctanh", lambda x: 0.5 * (log1p(x) - log1p(-x)), x)
-
-
-def log2(x: Any) -> Any:
-    """Return the logarithm of x to the base 2, element by element.
-
-    Args:
-        x: floats of any shape.
-
-    Returns:
-        The shape and dtype of x; -inf of 0, NaN of what is negative.
-
-    Raises:
-        ShapeError: x is not of a float dtype.
-
-    >>> log2(backend.array([1.0, 10.0])).numpy().round(4)
-    array([0.    , 3.3219], dtype=float32)
-    """
-    return _compute("log2", lambda x: log(x) / math.log(2), x)
-
-
-def log10(x: Any) -> Any:
-    """Return the logarithm of x to the base 10, element by element.
-
-    Args:
-        x: floats of any shape.
-
-    Returns:
-        The shape and dtype of x; -inf of 0, NaN of what is negative.
-
-    Raises:
-        ShapeError: x is not of a float dtype.
-
-    >>> log10(backend.array([1.0, 20.0])).numpy().round(4)
-    array([0.   , 1.301], dtype=float32)
-    """
-    return _compute("log10", lambda x: log(x) / math.log(10), x)
-
-
-def hypot(x: Any, y: Any) -> Any:
-    """Return the length of the vector (x, y), element by element, without overflow.
-
-    Args:
-        x: floats of any shape.
-        y: floats; shapes are broadcast.
-
-    Returns:
-        The shape that x and y broadcast to, and the dtype that they are promoted to.
-
-    Raises:
-        ShapeError: shapes do not broadcast, or an operand is not of a float dtype.
-
-    >>> hypot(backend.array([3.0, 1e30]), backend.array([4.0, 0.0])).numpy()
-    array([5.e+00, 1.e+30], dtype=float32)
-    """
-
-    def compute(x: Any, y: Any) -> Any:
-        is_infinite = logical_or(isinf(x), isinf(y))
-        x, y = (abs(where(is_infinite, 1.0, one)) for one in (x, y))
-        larger = maximum(x, y)
-        ratio = minimum(x, y) / where(equal(larger, 0.0), 1.0, larger)
-        return where(is_infinite, math.inf, larger * sqrt(1.0 + ratio * ratio))
-
-    return _compute("hypot", compute, x, y)
-
-
-def _compute(name: str, function: Callable[..., Any], *operands: Any) -> Any:
-    """Return what a function makes of floats of one dtype, computed in at least float32."""
-    given = meet(*operands) if len(operands) == 2 else operands
-    dtype = given[0].dtype
-    require_floats(name, given[0])
-    wide = accumulator(dtype)
-    return cast(function(*(cast(x, wide) for x in given)), dtype)
+    return compute_wide("arctanh", lambda x: 0.5 * (log1p(x) - log1p(-x)), x)
 
 
 def _cosine(sine: Any) -> Any:
@@ -256,7 +182,4 @@ __all__ = [
     "arcsinh",
     "arctan2",
     "arctanh",
-    "hypot",
-    "log2",
-    "log10",
 ]  # fmt: skip
