@@ -357,7 +357,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
             partition_constraints={"shardings": {"input": P("data")}},
         ),
         ml.OptionError,
-        r"have input 'input' as P\('data',?\), and in_shardings as P\('model',?\); give one",
+        r"input 'input' lies as P\('data'\) by partition_constraints\['shardings'\], and as "
+        r"P\('model'\) by in_shardings; give one of them",
     ),
     "stages of a model": (
         lambda: ml.compile(staged(), ml.NumpyBackend(ml.Mesh(pipeline=2)), auto_partition=True),

@@ -83,19 +83,61 @@ def test_an_array_that_is_placed_keeps_how_it_lies() -> None:
     assert compiled.recompiles == 2
 
 
-def test_arrays_that_stand_for_shapes_say_it_too() -> None:
-    backend = ml.NumpyBackend(GRID)
-    given = {"x": backend.array(batch()["x"], sharding=P("data")), "t": batch()["t"]}
-    compiled = ml.compile(model(), backend, shapes=given)
+@pytest.mark.parametrize("how", [{"sharding": P("data")}, {"device_mesh": 2}])
+def test_arrays_that_stand_for_shapes_say_it_too(how: dict[str, Any]) -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=4))
+    x = backend.array(batch()["x"], **how)
+    compiled = ml.compile(model(), backend, shapes={"x": x, "t": batch()["t"]})
     check(compiled, batch())
     assert compiled.recompiles == 1
-    assert lies(compiled.plan)[0] == P("data")
+    (port,) = (port for port in compiled.plan.inputs if port.name == "x")
+    assert port.sharding == x.sharding
 
 
-def test_what_in_shardings_contradict_is_refused() -> None:
-    text = r"^shapes have input 'x' as P\('data'\), and in_shardings as P\('tensor'\); give one$"
+def options_of(spec: P) -> dict[str, dict[str, Any]]:
+    """Return the ways to say how input x lies besides `shapes=`."""
+    strategy = ml.Strategy(
+        mesh={"data": 2, "tensor": 2}, parameters={"a.weight": (8, 6), "a.bias": (8,)},
+        inputs=ROWS, in_shardings={"x": spec},
+    )  # fmt: skip
+    limits = {"shardings": {"x": spec}}
+    return {
+        "in_shardings": {"in_shardings": {"x": spec}},
+        "in_shardings of all": {"in_shardings": spec},
+        "partition_strategy": {"partition_strategy": strategy},
+        "partition_constraints": {"auto_partition": True, "partition_constraints": limits},
+    }
+
+
+def make(form: str, **options: Any) -> Any:
+    if form == "compile":
+        return ml.compile(model(), ml.NumpyBackend(GRID), shapes=SPECS, **options)
+    return ml.train_step(model(), ml.NumpyBackend(GRID), ml.optim.sgd(0.1), shapes=SPECS, **options)
+
+
+@pytest.mark.parametrize("form", ["compile", "train_step"])
+@pytest.mark.parametrize("option", options_of(P()))
+def test_what_another_option_contradicts_is_refused(option: str, form: str) -> None:
+    name = option.removesuffix(" of all")
+    text = rf"^input 'x' lies as P\('data'\) by shapes, and as P\('tensor'\) by .*{name}.*; give one of"
     with pytest.raises(ml.OptionError, match=text):
-        ml.compile(model(), ml.NumpyBackend(GRID), shapes=SPECS, in_shardings={"x": P("tensor")})
+        make(form, **options_of(P("tensor"))[option])
+
+
+@pytest.mark.parametrize("form", ["compile", "train_step"])
+@pytest.mark.parametrize("option", options_of(P()))
+def test_what_another_option_says_too_is_taken(option: str, form: str) -> None:
+    assert lies(make(form, **options_of(P("data", None))[option]).plan) == [P("data"), P("data")]
+
+
+def test_a_part_of_an_axis_knows_how_inputs_lie_that_are_not_split_over_it() -> None:
+    specs = {"x": P(("pod", "data")), "t": P("data")}
+    shapes = {n: ml.TensorSpec(shape, sharding=specs[n]) for n, shape in ROWS.items()}
+    backend = ml.NumpyBackend(ml.Mesh(pod=2, data=2))
+    by_shapes = ml.compile(model(), backend, shapes=shapes).settings.without_axis("pod")
+    assert by_shapes.shape_shardings == {"t": P("data")}
+    by_option = ml.compile(model(), backend, in_shardings=specs).settings.without_axis("pod")
+    assert by_option.in_shardings == {"t": P("data")}
 
 
 @pytest.mark.parametrize("lying", [P("data"), P(None, "data"), P(None, None, "tensor")])
@@ -142,6 +184,43 @@ def test_a_step_is_planned_once_for_batches_of_numpy() -> None:
     assert step.plan is first
     step(state, batch(4))
     assert lies(step.plan) == [P("data"), P("data")]
+
+
+def test_a_batch_that_is_placed_keeps_how_it_lies_in_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, rule = ml.NumpyBackend(GRID), ml.optim.adam(0.1)
+    step = ml.train_step(model(), backend, rule, shapes=SPECS)
+    one = ml.train_step(model(), ml.NumpyBackend(), rule, shapes=ROWS)
+    state, wanted = step.init(), one.init()
+    for spec in (P("tensor"), None, P("data"), P(), P("tensor"), None):
+        given: dict[str, Any] = batch()
+        if spec is not None:
+            given = {name: backend.array(x, sharding=spec) for name, x in given.items()}
+        with monkeypatch.context() as patch:
+            patch.setattr(ml.Backend, "reshard", None)  # by plans alone
+            state, found = step(state, given)
+        wanted, expected = one(wanted, batch())
+        assert lies(step.plan) == [P("data") if spec is None else spec] * 2
+        for name, number in found.numbers().items():
+            np.testing.assert_allclose(number, expected.numbers()[name], rtol=1e-5)
+    for name, x in state.params.items():
+        np.testing.assert_allclose(x.numpy(), wanted.params[name].numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", [P("data"), P("pod"), P()])
+def test_parts_that_train_by_themselves_get_their_parts_of_batches_that_are_placed(spec: P) -> None:
+    both = P(("pod", "data"))
+    specs = {name: ml.TensorSpec(shape, sharding=both) for name, shape in ROWS.items()}
+    backend = ml.NumpyBackend(ml.Mesh(pod=2, data=2))
+    rule = ml.optim.diloco(ml.optim.sgd(0.1), every=2, axis="pod")
+    step = ml.train_step(model(), backend, rule, shapes=specs)
+    placed = {name: backend.array(x, sharding=spec) for name, x in batch().items()}
+    (state, found), (wanted, expected) = step(step.init(), placed), step(step.init(), batch())
+    assert lies(step.plan) == [both, both]
+    assert found.numbers() == expected.numbers()
+    for name, x in state.params.items():
+        np.testing.assert_array_equal(x.numpy(), wanted.params[name].numpy())
 
 
 def test_parts_that_train_by_themselves_split_batches_of_other_sizes() -> None:

@@ -167,7 +167,8 @@ def test_shardings_of_inputs_are_said_once() -> None:
             ml.OptionError, backend=backend, shapes=shapes(P("data")), in_shardings=given
         )
         assert (
-            text == "shapes have input 'x' as P('data'), and in_shardings as P('tensor'); give one"
+            text == "input 'x' lies as P('data') by shapes, and as P('tensor') by in_shardings; "
+            "give one of them"
         )
 
 

@@ -223,10 +223,12 @@ def test_what_is_said_besides_must_not_contradict_it() -> None:
     ):
         compile_with(zero, zero=2)
     assert compile_with(zero, zero=3, zero_axis="data").settings.zero.stage == 3
-    with pytest.raises(
-        ml.OptionError, match=r"in_shardings of 'x'=.* contradicts partition_strategy"
-    ):
-        compile_with(MEGATRON, in_shardings=P(None, "tensor"))
+    for given in (P(None, "tensor"), {"x": P(None, "tensor")}):
+        with pytest.raises(
+            ml.OptionError,
+            match=r"input 'x' lies as P\('data', None\) by partition_strategy, and as P\(None, 'tens",
+        ):
+            compile_with(MEGATRON, in_shardings=given)
     annotated = make_mlp()
     annotated.shard({"up.weight": P(None, "tensor")})
     with pytest.raises(
@@ -246,6 +248,24 @@ def test_what_is_said_besides_must_not_contradict_it() -> None:
             replace(staged, parameters={"weight": (4, 8), "bias": (4,)}, inputs={"input": (8, 8)}),
             lone,
         )  # type: ignore[arg-type]
+
+
+def test_how_a_scalar_lies_is_said_by_an_array_too() -> None:
+    model = ml.Model()
+    model |= ml.Multiply()(inputs=["x", "scale"], output="y")
+    strategy = ml.Strategy(
+        mesh={"data": 2, "tensor": 2}, parameters={}, inputs={"x": (8, 4), "scale": ()},
+        in_shardings={"scale": P()},
+    )  # fmt: skip
+    whole = ml.NumpyBackend(MESH).array(1.0, sharding=P()).sharding
+    compiled = compile_with(strategy, model, in_shardings={"scale": whole})
+    assert compiled.settings.in_shardings == {"scale": P()}
+
+
+def test_a_strategy_agrees_with_a_shorter_spec() -> None:
+    model = make_mlp()
+    model.shard({"up.weight": P("tensor")})
+    assert compile_with(MEGATRON, model).settings.strategy is MEGATRON
 
 
 def test_changes_of_a_strategy() -> None:

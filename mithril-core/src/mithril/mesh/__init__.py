@@ -3,7 +3,7 @@
 from mithril.mesh.axes import Axis
 from mithril.mesh.cuts import refine
 from mithril.mesh.mesh import MICRO, Mesh, list_origins
-from mithril.mesh.reading import check_spec_mesh, read_spec
+from mithril.mesh.reading import check_spec_mesh, is_whole, read_spec
 from mithril.mesh.refinement import (
     carry,
     coarse,
@@ -35,6 +35,7 @@ __all__ = [
     "follow",
     "follow_sharding",
     "list_finer_axes",
+    "is_whole",
     "list_origins",
     "may_meet",
     "onto",

@@ -14,7 +14,13 @@ from mithril.mesh.spec import PartitionSpec
 
 
 def read_spec(given: object) -> PartitionSpec | None:
-    """Return the spec that something is or, if it is a Sharding, has; None if it is neither.
+    """Return the spec that something is or, if it is a Sharding, has.
+
+    Args:
+        given: what a user passed.
+
+    Returns:
+        None if it is neither.
 
     >>> read_spec(Sharding.of(Mesh(x=2), PartitionSpec("x"), 2))
     P('x', None)
@@ -26,6 +32,20 @@ def read_spec(given: object) -> PartitionSpec | None:
     spec = given.spec
     spec.mesh = coarse(given.mesh)
     return spec
+
+
+def is_whole(own: Mesh, mesh: Mesh) -> bool:
+    """Return whether the mesh of a sharding is all of a backend's, and no part of it.
+
+    Args:
+        own: of the sharding, perhaps with axes that are cut.
+        mesh: of the backend, perhaps with its axes in another order.
+
+    >>> is_whole(Mesh(x=2), Mesh(x=2)), is_whole(Mesh(x=2), Mesh(x=4))
+    (True, False)
+    """
+    found, whole = coarse(own), coarse(mesh)
+    return found == whole or (found.axes == whole.axes and not found.devices)
 
 
 def check_spec_mesh(spec: PartitionSpec, mesh: Mesh, what: str) -> None:
@@ -40,5 +60,5 @@ def check_spec_mesh(spec: PartitionSpec, mesh: Mesh, what: str) -> None:
         MeshError: it was.
     """
     own = spec.mesh
-    if isinstance(own, Mesh) and (own.axes != coarse(mesh).axes or own.devices):
+    if isinstance(own, Mesh) and not is_whole(own, mesh):
         raise MeshError(f"sharding of {what} is on {own!r}, the backend on {mesh!r}; use one mesh")

@@ -43,6 +43,16 @@ class PartitionSpec:
             return ()
         return (entry,) if isinstance(entry, str) else entry
 
+    def stack(self) -> PartitionSpec:
+        """Return the spec of a stack of such tensors, along a first dimension that is not split.
+
+        >>> P("data").stack()
+        P(None, 'data')
+        """
+        made = PartitionSpec(None, *self.entries)
+        made.cuts, made.mesh = self.cuts, self.mesh
+        return made
+
     def __len__(self) -> int:
         return len(self.entries)
 

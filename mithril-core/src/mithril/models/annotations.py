@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from mithril.errors import MeshError, OptionError, ShardingError, listing, nearest
-from mithril.mesh import Mesh, PartitionSpec, Sharding
+from mithril.mesh import Mesh, PartitionSpec, Sharding, check_spec_mesh, read_spec
 from mithril.mesh.axes import as_shape
 from mithril.mesh.refinement import part
 from mithril.types import TensorType
@@ -71,7 +71,7 @@ class Annotation:
         device_mesh_partition: which of those dimensions may split; None means all.
         place: who said so, for messages and explanations.
         slices: what a dimension needs of the devices it is split over, if it is a stack.
-        least_rank: of the tensors it is for; what is said of many at once leaves out numbers.
+        least_rank: of the tensors it is for; what is said of many at once leaves out scalars.
     """
 
     spec: PartitionSpec | WeightSpec
@@ -100,14 +100,16 @@ def resolve(annotation: Annotation, mesh: Mesh, parameter_type: TensorType, name
         name: its name, for messages.
 
     Raises:
-        MeshError: the mesh cannot hold the annotation.
+        MeshError: the mesh cannot hold the annotation, or the spec is of a sharding on another.
         ShardingError: the spec has more entries than the tensor has dimensions.
     """
     rank = parameter_type.rank
     if mesh.size == 1:
         return Sharding.replicated(mesh, rank)
     if isinstance(annotation.spec, PartitionSpec):
-        return Sharding.of(mesh, annotation.spec, rank, f"'{name}'{annotation.place}")
+        what = f"'{name}'{annotation.place}"
+        check_spec_mesh(annotation.spec, mesh, what)
+        return Sharding.of(mesh, annotation.spec, rank, what)
     finer, usable = _usable(annotation, mesh, name)
     spec = annotation.spec
     if len(spec) > rank:
@@ -203,17 +205,18 @@ def read_at_rest(
 ) -> dict[str, Annotation]:
     """Return how each parameter is kept between uses, from a layer's option `at_rest`.
 
-    A lone spec is for all parameters but numbers.
+    A lone spec is for all parameters but scalars.
 
     Raises:
         OptionError: the option has a value of the wrong form, or the layer has no parameters.
     """
     if given is None:
         return {}
-    if isinstance(given, PartitionSpec):
+    lone = read_spec(given)
+    if lone is not None:
         if not parameters:
             raise OptionError(f"{layer} has no parameters to keep; remove at_rest={given!r}")
-        return dict.fromkeys(parameters, Annotation(given, place=place, least_rank=1))
+        return dict.fromkeys(parameters, Annotation(lone, place=place, least_rank=1))
     return _from_sharding(layer, parameters, given, place, "at_rest")
 
 
@@ -292,15 +295,16 @@ def _from_sharding(
             f'as {option}={{"weight": P("tensor", None)}}'
         )
     found = {}
-    for name, spec in sharding.items():
+    for name, value in sharding.items():
         if name not in parameters:
             raise OptionError(
                 f"{layer} has no parameter '{name}' to shard; parameters: {listing(parameters)}"
                 f"{nearest(str(name), parameters)}"
             )
-        if not isinstance(spec, PartitionSpec):
+        spec = read_spec(value)
+        if spec is None:
             raise OptionError(
-                f"{layer} option {option} gives '{name}' {spec!r}; give a partition spec, such as "
+                f"{layer} option {option} gives '{name}' {value!r}; give a partition spec, such as "
                 f'P("tensor", None)'
             )
         found[name] = Annotation(spec, place=place)

@@ -19,7 +19,7 @@ from typing import Any, Self
 from mithril.errors import GraphError, OptionError, ShapeError, kind_of, listing, nearest
 from mithril.ir import Source, Tensor
 from mithril.ir.source import at, user_source
-from mithril.mesh import PartitionSpec
+from mithril.mesh import PartitionSpec, Sharding
 from mithril.models.calls import PartNames, call_part
 from mithril.models.component import Component, Connected, check_name
 from mithril.models.composition import (
@@ -137,21 +137,22 @@ class Model(Component[Composition]):
         """Full names of the parameters, in the order they were added."""
         return parameter_names(self) if self._wiring.members else ()
 
-    def shard(self, rules: Mapping[str, PartitionSpec]) -> None:
+    def shard(self, rules: Mapping[str, PartitionSpec | Sharding]) -> None:
         """Say how parameters and values are split, by patterns over their full names.
 
         `model.shard({"*.attn.*.weight": P("tensor", None)})`; the last rule that matches a name
         wins. Patterns are matched when the model is compiled, so layers may be added later.
 
         Args:
-            rules: partition specs by pattern, with `*`, `?` and `[…]` as in `fnmatch`.
+            rules: partition specs, or shardings of arrays, by pattern, with `*`, `?` and `[…]` as
+                in `fnmatch`.
 
         Raises:
-            ShardingError: a pattern is not a string, or a spec is not a PartitionSpec.
+            ShardingError: a pattern is not a string, or there is no spec for it.
         """
         self._add_rules(rules, user_source(), at_rest=False)
 
-    def at_rest(self, rules: Mapping[str, PartitionSpec]) -> None:
+    def at_rest(self, rules: Mapping[str, PartitionSpec | Sharding]) -> None:
         """Say how parameters are kept between uses, by patterns over their full names.
 
         `model.at_rest({"*": P("data")})` stores every parameter, its gradient and its optimizer
@@ -161,10 +162,10 @@ class Model(Component[Composition]):
 
         Args:
             rules: partition specs by pattern, as in `shard`; patterns match parameters only. One
-                that may match many, such as `*`, says nothing of numbers among them.
+                that may match many, such as `*`, says nothing of scalars among them.
 
         Raises:
-            ShardingError: a pattern is not a string, or a spec is not a PartitionSpec.
+            ShardingError: a pattern is not a string, or there is no spec for it.
         """
         self._add_rules(rules, user_source(), at_rest=True)
 

@@ -11,22 +11,27 @@ from fnmatch import fnmatchcase
 
 from mithril.errors import ShardingError, listing, near_names
 from mithril.ir.source import at
-from mithril.mesh import PartitionSpec
+from mithril.mesh import PartitionSpec, read_spec
 from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition, ShardRule
 
 
-def is_general(pattern: str) -> bool:
-    """Return whether a pattern may match many names.
+def find_least_rank(pattern: str) -> int:
+    """Return the least rank of the tensors that a rule about how they are kept is for.
 
-    >>> is_general("up.*"), is_general("up.weight")
-    (True, False)
+    A pattern that may match many names says nothing of scalars among them.
+
+    Args:
+        pattern: of names.
+
+    >>> find_least_rank("up.*"), find_least_rank("up.weight")
+    (1, 0)
     """
-    return any(character in pattern for character in "*?[")
+    return int(any(character in pattern for character in "*?["))
 
 
 def check_rules(given: object, call: str, place: str = "") -> Mapping[str, PartitionSpec]:
-    """Return specs by name pattern.
+    """Return specs by name pattern, of specs and of the shardings of arrays.
 
     Args:
         given: what a user said.
@@ -34,20 +39,24 @@ def check_rules(given: object, call: str, place: str = "") -> Mapping[str, Parti
         place: where, for messages.
 
     Raises:
-        ShardingError: a pattern is not a string, or a spec is not a PartitionSpec.
+        ShardingError: a pattern is not a string, or a spec is neither a PartitionSpec nor the
+            sharding of an array.
     """
     if not isinstance(given, Mapping):
         raise ShardingError(
             f"{call} got {given!r}{place}; give a mapping from name patterns to partition specs, "
             f'such as {{"*.weight": P("tensor", None)}}'
         )
-    for pattern, spec in given.items():
-        if not isinstance(pattern, str) or not isinstance(spec, PartitionSpec):
+    found: dict[str, PartitionSpec] = {}
+    for pattern, value in given.items():
+        spec = read_spec(value)
+        if not isinstance(pattern, str) or spec is None:
             raise ShardingError(
-                f"{call} got {pattern!r}: {spec!r}{place}; give a name pattern and a partition "
+                f"{call} got {pattern!r}: {value!r}{place}; give a name pattern and a partition "
                 f'spec, such as {{"*.weight": P("tensor", None)}}'
             )
-    return given
+        found[pattern] = spec
+    return found
 
 
 def match_rules(
@@ -74,7 +83,7 @@ def match_rules(
                 f"{'parameter' if at_rest else 'parameter or value'}; near names: "
                 f"{listing(near_names(rule.pattern, inner))}"
             )
-        least_rank = int(at_rest and is_general(rule.pattern))
+        least_rank = find_least_rank(rule.pattern) if at_rest else 0
         annotation = Annotation(rule.spec, place=at(rule.place), least_rank=least_rank)
         found += [(prefix + name, annotation) for name in hits]
     return found

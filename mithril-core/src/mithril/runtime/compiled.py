@@ -360,18 +360,14 @@ class CompiledModel(PlanReports, Shared):
         types = ((name, traced.graph.input(name).type) for name in names)
         decided = {n: at.sharding for n, type in types if (at := self._shardings.of(n, type))}
         at_rest = {**self.settings.at_rest, **zero.rest(traced, decided)}
-        return self._with(replace(self.settings, at_rest=at_rest))
-
-    def without_axis(self, axis: str) -> CompiledModel:
-        """Return the same model for one part of a mesh axis; see `Settings.without_axis`."""
-        return self._with(self.settings.without_axis(axis))
+        return self.with_settings(replace(self.settings, at_rest=at_rest))
 
     def keeping_all(self) -> CompiledModel:
         """Return the same model without a memory budget, or anything computed again."""
         plan = replace(self.settings.plan, recompute=KEEP_ALL)
-        return self._with(replace(self.settings, plan=plan))
+        return self.with_settings(replace(self.settings, plan=plan))
 
-    def _with(self, settings: Settings) -> CompiledModel:
+    def with_settings(self, settings: Settings) -> CompiledModel:
         """Return the same model with other settings."""
         return CompiledModel(self._model, self.backend, settings, self._planner.tracer)
 

@@ -26,6 +26,7 @@ from mithril.compiler.recompute_options import name_axes, read_recompute
 from mithril.compiler.search_options import read_search
 from mithril.errors import BackendError, GraphError, OptionError, kind_of
 from mithril.keywords import refuse_unknown
+from mithril.mesh import PartitionSpec
 from mithril.models import Layer, Model
 from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
@@ -36,10 +37,10 @@ from mithril.options import PipelineOptions, Precision
 from mithril.runtime.backend import Backend
 from mithril.runtime.balancing import Job, balance_stages, read_balancing, search_stages
 from mithril.runtime.compiled import CompiledModel
-from mithril.runtime.input_shardings import join_said, read_said
+from mithril.runtime.input_shardings import join_shardings
 from mithril.runtime.memory_planning import read_memory_planning
 from mithril.runtime.offload_options import read_offload
-from mithril.runtime.searching import check_searched, join_annotations, read_fixed
+from mithril.runtime.searching import OPTION, check_searched, join_annotations, read_fixed
 from mithril.runtime.settings import (
     Choice,
     Settings,
@@ -54,6 +55,7 @@ from mithril.runtime.settings import (
     read_shardings,
 )
 from mithril.runtime.strategy import Strategy
+from mithril.runtime.strategy.apply import OPTION as STRATEGY
 from mithril.runtime.strategy.apply import apply_strategy
 from mithril.runtime.zero import Zero, read_zero
 
@@ -137,11 +139,12 @@ def compile(
         uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
             `error`; by default as the backend does.
         in_shardings: how inputs shall lie: one PartitionSpec for all, or one per input name; what
-            lies otherwise is moved there, and NumPy arrays are put there at once.
+            lies otherwise is moved there, and NumPy arrays are put there at once. Here, and
+            wherever else a PartitionSpec is taken, the sharding of an array of the mesh is one.
         out_shardings: how outputs must leave: one PartitionSpec for all, or one per output name;
             their axes must be the mesh's, on one device, too.
         at_rest: how parameters are kept between uses, by patterns of their names, or one
-            PartitionSpec for all but numbers, as `model.at_rest` says it; these rules come last.
+            PartitionSpec for all but scalars, as `model.at_rest` says it; these rules come last.
         zero: 3 keeps every parameter of which `at_rest` says nothing split over `zero_axis`, too,
             besides how it is computed with (ZeRO's stage 3): it is gathered where a phase needs it,
             and its gradient scattered. 2 scatters the gradients alone. 1 is for `train_step`. By
@@ -271,19 +274,18 @@ def compile(
         raise BackendError(
             f"compile() takes a backend, not {backend!r}; open one, such as ml.NumpyBackend()"
         )
-    snapshot, said = _snapshot(model), read_said(shapes)
-    join_said(said, in_shardings)
+    snapshot = _snapshot(model)
     if outputs is not None:
         snapshot = choose_outputs(snapshot, outputs)
     by_strategy: dict[str, Annotation] = {}
+    inputs_by_strategy: Mapping[str, PartitionSpec] = {}
     if partition_strategy is not None:
         applied, snapshot = apply_strategy(partition_strategy, snapshot, backend.mesh)
         found = applied.strategy
-        by_strategy = found.annotate()
+        by_strategy, inputs_by_strategy = found.annotate(), found.in_shardings
         zero, zero_axis = applied.merge_zero(zero, zero_axis)
         zero = 0 if zero == 1 == found.zero else zero  # evaluate() has no state of an optimiser
         zero_axis = zero_axis if zero else None
-        in_shardings = applied.merge_inputs(in_shardings)
         pipeline = applied.merge("pipeline", pipeline, found.pipeline)
         if found.accumulate > 1:
             accumulate = applied.merge("accumulate", accumulate, found.accumulate)
@@ -355,7 +357,7 @@ def compile(
         backend.name,
         is_said=(collective_optimization, communication_optimization) != (None, None),
     )
-    fixed = read_fixed(asked.shardings, parameters, inputs)
+    fixed = read_fixed(asked.shardings, parameters, inputs, backend.mesh)
     compression = read_compression(gradient_compression, backend.mesh, backend.compression)
     check_names(compression, parameters)
     if gradient_compression is not None:
@@ -386,15 +388,22 @@ def compile(
         ),
         accumulate=count,
         zero=_read_zero(zero, zero_axis, backend),
-        in_shardings=fixed.join(
-            read_shardings(in_shardings, inputs, backend.mesh, "in_shardings", "input")
+        in_shardings=join_shardings(
+            {
+                STRATEGY: read_shardings(
+                    inputs_by_strategy, inputs, backend.mesh, f"in_shardings of {STRATEGY}", "input"
+                ),
+                OPTION: fixed.inputs,
+                "in_shardings": read_shardings(
+                    in_shardings, inputs, backend.mesh, "in_shardings", "input"
+                ),
+            }
         ),
-        shape_shardings=said,
         annotations=join_annotations(by_strategy, fixed.parameters),
         out_shardings=read_shardings(
             out_shardings, outputs, backend.mesh, "out_shardings", "output"
         ),
-        at_rest=read_at_rest(at_rest, parameters),
+        at_rest=read_at_rest(at_rest, parameters, backend.mesh),
         donated=read_donated(donate, inputs, parameters, outputs),
         differentiable=read_differentiable(differentiable, inputs),
         partition_hooks=check_flag("partition_hooks", partition_hooks),
@@ -404,7 +413,7 @@ def compile(
         notes=notes,
         searched=searched,
         strategy=partition_strategy,
-    )
+    ).with_shapes(shapes)
     check_searched(snapshot, settings)
     alone = pipeline is None
     given = f"pipeline_schedule={pipeline_schedule!r}" if alone else f"pipeline={pipeline!r}"

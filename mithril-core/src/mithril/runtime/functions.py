@@ -135,8 +135,9 @@ def _find_function(backend: ArrayBackend, name: str, donate: Choice, at_rest: ob
     """Return a function of the ops that runs as one plan; the same one for the same options."""
     source = getattr(ops, ALIASES.get(name, name))
     donated = Signature(source).select_arguments(donate, "donate")
-    patterns = read_patterns(at_rest, f"at_rest of {name}()")
-    key = name, donated, tuple(patterns.items())
+    patterns = read_patterns(at_rest, f"at_rest of {name}()", backend.mesh)
+    specs = ((pattern, spec, spec.cuts) for pattern, spec in patterns.items())
+    key = name, donated, tuple(specs)
     known: LRUCache[object, Function] = backend.op_functions
     found = known.get(key)
     if found is None:

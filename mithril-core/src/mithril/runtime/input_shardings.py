@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mithril.errors import OptionError
-from mithril.mesh import Mesh, PartitionSpec, Sharding, read_spec
+from mithril.mesh import Mesh, PartitionSpec, Sharding
 from mithril.runtime.array import Array, Kind
-from mithril.runtime.specification import TensorSpec
+from mithril.runtime.specification import TensorSpec, as_spec
 from mithril.types import TensorType
 
 Specs = Mapping[str, PartitionSpec]
@@ -29,6 +28,10 @@ class InputShardings:
 
     def of(self, name: str, type: TensorType) -> Sharding | None:
         """Return how an unplaced input lies, None where its plan decides.
+
+        Args:
+            name: of the input.
+            type: of what is passed.
 
         Raises:
             ShardingError: the input has fewer dimensions than its spec.
@@ -50,58 +53,70 @@ class InputShardings:
         lies = None if kind.is_placed else self.of(name, kind.type)
         return kind if lies is None else Kind(kind.backend, kind.type, lies, self.mesh.size > 1)
 
-    def displace(self, names: Sequence[str], kinds: Sequence[Kind]) -> list[Kind]:
+    def unplace_defaults(self, names: Sequence[str], kinds: Sequence[Kind]) -> list[Kind]:
         """Return kinds of which those are unplaced that lie where unplaced ones would: one plan.
 
         Args:
             names: of the inputs.
             kinds: of each, as it is said.
         """
-        return [self._displace(name, kind) for name, kind in zip(names, kinds, strict=True)]
+        return [self._unplace_default(name, kind) for name, kind in zip(names, kinds, strict=True)]
 
-    def _displace(self, name: str, kind: Kind) -> Kind:
-        is_alike = kind.is_placed and kind.sharding == self.of(name, kind.type)
-        return Kind.of_type(kind.backend, kind.type) if is_alike else kind
+    def _unplace_default(self, name: str, kind: Kind) -> Kind:
+        is_default = kind.is_placed and kind.sharding == self.of(name, kind.type)
+        return Kind.of_type(kind.backend, kind.type) if is_default else kind
 
 
-def read_said(shapes: object) -> dict[str, PartitionSpec]:
-    """Return how `shapes=` says that inputs lie: by a `TensorSpec`, or an array that was placed."""
-    if not isinstance(shapes, Mapping):  # which is refused where kinds are read
+def read_shape_shardings(shapes: object) -> dict[str, PartitionSpec]:
+    """Return how `shapes=` say that inputs lie: by a `TensorSpec`, or an array that was placed.
+
+    Args:
+        shapes: as a user passed them; what they cannot be is refused where kinds are read.
+
+    Returns:
+        By name, of those inputs of which they say it.
+    """
+    if not isinstance(shapes, Mapping):
         return {}
-    specs = {name: _find_spec(given) for name, given in shapes.items()}
+    specs = {
+        name: as_spec(given, f"input '{name}'").sharding
+        for name, given in shapes.items()
+        if isinstance(given, TensorSpec | Array)
+    }
     return {name: spec for name, spec in specs.items() if spec is not None}
 
 
-def _find_spec(given: object) -> PartitionSpec | None:
-    if isinstance(given, TensorSpec):
-        return given.sharding
-    if isinstance(given, Array) and given.is_placed and given.sharding.mesh == given.backend.mesh:
-        return given.sharding.spec
-    return None
-
-
-def join_said(said: Specs, given: Any) -> Any:
-    """Return how inputs lie, by `shapes=` and by `in_shardings=`.
+def check_agreement(sources: Mapping[str, Specs]) -> None:
+    """Raise if two options say different things of how one input lies.
 
     Args:
-        said: by the first.
-        given: the second, as a user passed it.
+        sources: what each option says, by its name.
 
     Raises:
-        OptionError: they say different things of one input.
+        OptionError: that is so.
     """
-    if given is None:
-        return said
-    each = given if isinstance(given, Mapping) else dict.fromkeys(said, given)
-    for name, spec in said.items():
-        other = read_spec(each.get(name))
-        if other is not None and other != spec:
-            raise OptionError(
-                f"shapes have input '{name}' as {spec}, and in_shardings as {other}; give one"
-            )
-    if each is not given:  # one for all inputs, also for those that shapes= say nothing of
-        return given
-    return {**said, **{name: spec for name, spec in given.items() if spec is not None}}
+    first: dict[str, tuple[str, PartitionSpec]] = {}
+    for option, specs in sources.items():
+        for name, spec in specs.items():
+            other, known = first.setdefault(name, (option, spec))
+            if known != spec:
+                raise OptionError(
+                    f"input '{name}' lies as {known} by {other}, and as {spec} by {option}; give "
+                    f"one of them"
+                )
 
 
-__all__ = ["InputShardings", "join_said", "read_said"]
+def join_shardings(sources: Mapping[str, Specs]) -> dict[str, PartitionSpec]:
+    """Return how inputs lie, as options say it that may not contradict each other.
+
+    Args:
+        sources: what each option says, by its name.
+
+    Raises:
+        OptionError: two say different things of one input.
+    """
+    check_agreement(sources)
+    return {name: spec for specs in sources.values() for name, spec in specs.items()}
+
+
+__all__ = ["InputShardings", "check_agreement", "join_shardings", "read_shape_shardings"]

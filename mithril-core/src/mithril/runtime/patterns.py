@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from mithril.errors import ShardingError, listing, near_names
-from mithril.mesh import PartitionSpec
-from mithril.models.rules import check_rules, is_general
+from mithril.mesh import Mesh, PartitionSpec, check_spec_mesh, read_spec
+from mithril.models.rules import check_rules, find_least_rank
 from mithril.types import TensorType
 
 Patterns = Mapping[str, PartitionSpec]
@@ -19,32 +19,38 @@ class Match(NamedTuple):
 
     Args:
         spec: how it lies.
-        is_general: whether the pattern may match many things; it says nothing of numbers then.
+        least_rank: of the tensors that it says this of.
     """
 
     spec: PartitionSpec
-    is_general: bool
+    least_rank: int
 
     def find_spec(self, type: TensorType) -> PartitionSpec | None:
         """Return what is said of something of a type, None for nothing."""
-        return None if self.is_general and not type.rank else self.spec
+        return self.spec if type.rank >= self.least_rank else None
 
 
-def read_patterns(given: object, option: str) -> Patterns:
+def read_patterns(given: object, option: str, mesh: Mesh | None = None) -> Patterns:
     """Return the specs that an option gives by pattern; a lone one is for every name.
 
     Args:
-        given: a PartitionSpec, a mapping of such by pattern, or None for nothing.
+        given: a PartitionSpec or the sharding of an array, a mapping of such by pattern, or None
+            for nothing.
         option: its name and call, for messages.
+        mesh: of the backend; None where it is not known yet, and shardings are checked later.
 
     Raises:
         ShardingError: it is something else.
+        MeshError: a sharding is of another mesh.
     """
     if given is None:
         return {}
-    if isinstance(given, PartitionSpec):
-        return {"*": given}
-    return check_rules(given, option)
+    lone = read_spec(given)
+    patterns = check_rules(given, option) if lone is None else {"*": lone}
+    if mesh is not None:
+        for pattern, spec in patterns.items():
+            check_spec_mesh(spec, mesh, f"'{pattern}' by {option}")
+    return patterns
 
 
 def match_patterns(
@@ -70,5 +76,5 @@ def match_patterns(
                 f"{listing(near_names(pattern, known))}"
             )
         for i in hits:
-            found[i] = Match(spec, is_general(pattern))
+            found[i] = Match(spec, find_least_rank(pattern))
     return found

@@ -171,7 +171,7 @@ class Planner:
             bound = self._bind_donating(seeded, said, donated)
             self.bindings.keep((seeded, donated), said, bound, is_planned=False)
         elif bound is None:
-            nowhere = self._displace(said)
+            nowhere = self._unplace_parameters(said)
             if self._has_undecided(said):
                 self.shardings.decide()
             if self._has_undecided(said):
@@ -187,7 +187,7 @@ class Planner:
             return
         said = self._say(seeded, kinds)
         if self._has_undecided(said):
-            arguments = self._argument_kinds(seeded, nowhere := self._displace(said))
+            arguments = self._argument_kinds(seeded, nowhere := self._unplace_parameters(said))
             self.shardings.add(self._bind(arguments, nowhere, plan_graph=lay_out))
 
     def _bind_donating(
@@ -230,7 +230,7 @@ class Planner:
         """Return what is said of arguments; what lies where all others would lie is unplaced."""
         said = [kind.said for kind in kinds]
         first = len(self._input_names)
-        said[:first] = self.input_shardings.displace(self._input_names, said[:first])
+        said[:first] = self.input_shardings.unplace_defaults(self._input_names, said[:first])
         if any(kind.is_open for kind in said):
             types = tuple(zip(self._input_names, (k.type for k in said[:first]), strict=True))
             graph, outputs = self.trace(types).graph, self.output_types(types)
@@ -247,7 +247,7 @@ class Planner:
                 said[position] = Kind.of_type(kind.backend, kind.type)
         return said
 
-    def _displace(self, said: Sequence[Kind]) -> list[Kind]:
+    def _unplace_parameters(self, said: Sequence[Kind]) -> list[Kind]:
         """Return kinds with all parameters unplaced."""
         first, found = len(self._input_names), list(said)
         for position, kind in enumerate(self._parameters_of(said), first):

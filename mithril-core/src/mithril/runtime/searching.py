@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mithril.errors import OptionError
-from mithril.mesh import PartitionSpec
+from mithril.mesh import Mesh, PartitionSpec
 from mithril.models import Layer
 from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition
@@ -30,20 +30,6 @@ class Fixed:
     parameters: Mapping[str, Annotation] = field(default_factory=dict)
     inputs: Mapping[str, PartitionSpec] = field(default_factory=dict)
 
-    def join(self, in_shardings: Mapping[str, PartitionSpec]) -> dict[str, PartitionSpec]:
-        """Return how inputs lie, here and by `in_shardings=`.
-
-        Raises:
-            OptionError: they say different things of one input.
-        """
-        for name, spec in self.inputs.items():
-            if in_shardings.get(name, spec) != spec:
-                raise OptionError(
-                    f"{OPTION} have input '{name}' as {spec}, and in_shardings as "
-                    f"{in_shardings[name]}; give one"
-                )
-        return {**self.inputs, **in_shardings}
-
 
 def join_annotations(
     first: Mapping[str, Annotation], second: Mapping[str, Annotation]
@@ -63,14 +49,23 @@ def join_annotations(
     return {**first, **second}
 
 
-def read_fixed(given: object, parameters: Sequence[str], inputs: Sequence[str]) -> Fixed:
+def read_fixed(
+    given: object, parameters: Sequence[str], inputs: Sequence[str], mesh: Mesh
+) -> Fixed:
     """Return what `partition_constraints['shardings']` say.
+
+    Args:
+        given: as a user passed them.
+        parameters: names of the parameters.
+        inputs: names of the inputs.
+        mesh: of the backend.
 
     Raises:
         ShardingError: they give no specs, or a pattern matches nothing.
+        MeshError: a sharding is of another mesh.
     """
-    names = [*parameters, *inputs]
-    matches = match_patterns(read_patterns(given, OPTION), [(name,) for name in names], OPTION)
+    names, patterns = [*parameters, *inputs], read_patterns(given, OPTION, mesh)
+    matches = match_patterns(patterns, [(name,) for name in names], OPTION)
     found = {n: match.spec for n, match in zip(names, matches, strict=True) if match is not None}
     place = f" of {OPTION}"
     own = {n: Annotation(found[n], place=place) for n in parameters if n in found}

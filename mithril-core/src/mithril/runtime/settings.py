@@ -16,6 +16,7 @@ from mithril.models.composition import Composition
 from mithril.models.placement import placement_spec_of
 from mithril.options import PipelineOptions, check_schedule_form
 from mithril.plan.search import SearchResult
+from mithril.runtime.input_shardings import Specs, check_agreement, read_shape_shardings
 from mithril.runtime.memory_planning import DYNAMIC
 from mithril.runtime.patterns import match_patterns, read_patterns
 from mithril.runtime.strategy import Strategy
@@ -27,6 +28,8 @@ from mithril.types import to_python
 Shardings = PartitionSpec | Sharding | Mapping[str, PartitionSpec | Sharding] | None
 Choice = int | str | Sequence[int | str]
 """Arguments chosen by position, name, or pattern."""
+OF_SEARCHES = "in_shardings or partition_constraints['shardings']"
+"""What says how inputs lie of a model whose other shardings are searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,9 @@ class Settings:
         inference: whether dropout and its like do nothing.
         plan: the options of planning.
         out_shardings: how outputs must leave, by name.
-        in_shardings: how inputs shall lie, by name.
-        shape_shardings: how those of the others lie that nobody placed, by name.
+        in_shardings: how inputs shall lie, by name; arrays that lie otherwise are moved there.
+        shape_shardings: how inputs lie by `shapes=`, by name; arrays that were placed otherwise
+            stay where they are.
         at_rest: how parameters are kept between uses, by name.
         donated: names of the inputs of a plan that are given up.
         differentiable: inputs whose gradients are given besides those of the parameters.
@@ -89,13 +93,41 @@ class Settings:
 
         No more is said of inputs that are split over the axis, and no search splits over it.
         """
-        kept = {
-            name: spec
-            for name, spec in self.in_shardings.items()
-            if not any(axis in spec.axes(d) for d in range(len(spec.entries)))
-        }
-        plan = self.plan.without_axis(axis)
-        return replace(self, in_shardings=kept, shape_shardings={}, plan=plan)
+        return replace(
+            self,
+            in_shardings=_leave_out_split(self.in_shardings, axis),
+            shape_shardings=_leave_out_split(self.shape_shardings, axis),
+            plan=self.plan.without_axis(axis),
+        )
+
+    def with_shapes(self, shapes: object, *, moves_placed: bool = False) -> Settings:
+        """Return the same settings, with what `shapes=` say of how inputs lie.
+
+        Args:
+            shapes: for each input a shape, an array, or a `TensorSpec`.
+            moves_placed: whether arrays that were placed otherwise are moved, too.
+
+        Raises:
+            OptionError: another option says something else of an input.
+        """
+        specs = read_shape_shardings(shapes)
+        by_strategy = {} if self.strategy is None else self.strategy.in_shardings
+        others = "in_shardings" if self.plan.search is None else OF_SEARCHES
+        check_agreement(
+            {"shapes": specs, "partition_strategy": by_strategy, others: self.in_shardings}
+        )
+        if moves_placed:
+            return replace(self, in_shardings={**specs, **self.in_shardings})
+        return replace(self, shape_shardings=specs)
+
+
+def _leave_out_split(specs: Specs, axis: str) -> dict[str, PartitionSpec]:
+    """Return the specs that do not split anything over a mesh axis."""
+    return {
+        name: spec
+        for name, spec in specs.items()
+        if not any(axis in spec.axes(dimension) for dimension in range(len(spec)))
+    }
 
 
 def read_pipeline(
@@ -213,7 +245,7 @@ def read_shardings(
     """Return the spec that an option means for each input or output it speaks of.
 
     Args:
-        given: one spec or sharding for all, or such by name.
+        given: one spec or sharding for all, or such by name; None for an input says nothing of it.
         names: of all inputs or outputs.
         mesh: of the backend.
         option: its name, for messages.
@@ -240,6 +272,8 @@ def read_shardings(
                 f"{option} names '{name}', which is no {what}{nearest(name, names)}; {what}s: "
                 f"{listing(names)}"
             )
+        if value is None and what == "input":
+            continue
         spec = read_spec(value)
         if spec is None:
             raise ShardingError(f"{option} of '{name}' is {value!r}; give a spec, such as P()")
@@ -252,17 +286,24 @@ def read_shardings(
     return specs
 
 
-def read_at_rest(given: Shardings, parameters: Sequence[str]) -> dict[str, Annotation]:
+def read_at_rest(given: Shardings, parameters: Sequence[str], mesh: Mesh) -> dict[str, Annotation]:
     """Return how parameters are kept between uses by `at_rest=`.
+
+    Args:
+        given: one spec or sharding for all but scalars, or such by pattern.
+        parameters: names of the parameters.
+        mesh: of the backend.
 
     Raises:
         ShardingError: it gives no specs, or a pattern matches no parameter.
+        MeshError: a sharding is of another mesh.
     """
     option = "at_rest of compile()"
-    found = match_patterns(read_patterns(given, option), [(name,) for name in parameters], option)
+    patterns = read_patterns(given, option, mesh)
+    found = match_patterns(patterns, [(name,) for name in parameters], option)
     named = zip(parameters, found, strict=True)
     return {
-        name: Annotation(match.spec, place=" of compile()", least_rank=int(match.is_general))
+        name: Annotation(match.spec, place=" of compile()", least_rank=match.least_rank)
         for name, match in named
         if match is not None
     }

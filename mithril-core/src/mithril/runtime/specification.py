@@ -10,7 +10,7 @@ import numpy as np
 
 from mithril.errors import ShapeError, ShardingError
 from mithril.keywords import checked_options
-from mithril.mesh import PartitionSpec, Sharding, check_spec_mesh, read_spec
+from mithril.mesh import PartitionSpec, Sharding, check_spec_mesh, is_whole, read_spec
 from mithril.runtime.array import Array, ArrayBackend, Kind
 from mithril.types import DType, TensorType, as_dtype, dtype_of_values, to_python
 
@@ -59,7 +59,7 @@ def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpe
     """Return the TensorSpec meant by a shape, a type, an array or a TensorSpec.
 
     Args:
-        given: one of these.
+        given: one of these; how an array lies is said by one that was placed on the whole mesh.
         what: what it describes, for messages.
         dtype: what is said by none, and the dtype of float64 of NumPy.
 
@@ -72,8 +72,8 @@ def as_spec(given: object, what: str, dtype: DType = DType.float32) -> TensorSpe
     if isinstance(given, TensorType):
         return TensorSpec(given.shape, given.dtype)
     if isinstance(given, Array):
-        spec = given.sharding.spec if given.is_placed else None
-        return TensorSpec(given.shape, given.dtype, spec)
+        says = given.is_placed and is_whole(given.sharding.mesh, given.backend.mesh)
+        return TensorSpec(given.shape, given.dtype, read_spec(given.sharding) if says else None)
     if isinstance(given, np.ndarray):
         return TensorSpec(given.shape, dtype_of_values(given, dtype))
     if _is_shape(given):

@@ -364,9 +364,7 @@ def _stack(annotation: Annotation) -> Annotation:
     if slices is not None:
         annotation = replace(annotation, slices=replace(slices, dimension=slices.dimension + 1))
     if isinstance(spec, PartitionSpec):
-        entries = (spec.axes(dimension) for dimension in range(len(spec)))
-        shown = (axes[0] if len(axes) == 1 else (axes or None) for axes in entries)
-        return replace(annotation, spec=PartitionSpec(None, *shown))
+        return replace(annotation, spec=spec.stack())
     return replace(annotation, spec=(None, *spec))
 
 

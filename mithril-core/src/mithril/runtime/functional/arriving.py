@@ -80,12 +80,12 @@ class Arriving:
         return found
 
     def _kind_of_spec(self, backend: ArrayBackend, spec: TensorSpec, position: int) -> Kind:
-        if spec.sharding is None or backend.mesh.size == 1:
-            return Kind.of_type(backend, spec.type)
+        free = Kind.of_type(backend, spec.type)
+        if spec.sharding is None:
+            return free
         what = self.what(position)
-        return Kind(
-            backend, spec.type, sharding_of(backend, spec.sharding, spec.type, what, self.uneven)
-        )
+        sharding = sharding_of(backend, spec.sharding, spec.type, what, self.uneven)
+        return free if backend.mesh.size == 1 else Kind(backend, spec.type, sharding)
 
     def say(self, kinds: Sequence[Kind]) -> list[Kind]:
         """Return what is said of leaves; one that lies as the options say is told it by them."""
@@ -103,10 +103,9 @@ class Arriving:
             return kind.sharding
         resting = self.rest_sharding(kind.backend, kind.type, position)
         spec = self.specs[position]
-        if resting is not None or spec is None or kind.backend.mesh.size == 1:
+        if resting is not None or spec is None:
             return resting
-        wanted = sharding_of(kind.backend, spec, kind.type, self.what(position), self.uneven)
-        return coarsen(wanted, kind.type.shape)
+        return self._find_sharding(kind.backend, spec, kind.type, position)
 
     def rest_spec(self, type: TensorType, position: int) -> PartitionSpec | None:
         """Return what is said of how a leaf is kept between calls, None for nothing."""
@@ -118,10 +117,14 @@ class Arriving:
     ) -> Sharding | None:
         """Return how a leaf is kept between calls, None where nothing says so."""
         spec = self.rest_spec(type, position)
-        if spec is None or backend.mesh.size == 1:
-            return None
+        return None if spec is None else self._find_sharding(backend, spec, type, position)
+
+    def _find_sharding(
+        self, backend: ArrayBackend, spec: PartitionSpec, type: TensorType, position: int
+    ) -> Sharding | None:
+        """Return how a leaf lies by a spec, None on one device, where it says nothing."""
         sharding = sharding_of(backend, spec, type, self.what(position), self.uneven)
-        return coarsen(sharding, type.shape)
+        return None if backend.mesh.size == 1 else coarsen(sharding, type.shape)
 
     def _array(self, backend: ArrayBackend, leaf: Any, position: int, wide: DType | None) -> Array:
         """Return a leaf as an array; a placed one that is kept at rest is brought there."""
@@ -181,10 +184,22 @@ def _is_wide(leaf: Any) -> bool:
 def sharding_of(
     backend: ArrayBackend, spec: PartitionSpec, type: TensorType, what: str, uneven: str | None
 ) -> Sharding:
-    """Return the sharding that a spec means for a tensor; on one device it says nothing."""
+    """Return the sharding that a spec means for a tensor; on one device it says nothing.
+
+    Args:
+        backend: where the tensor is.
+        spec: how it shall lie.
+        type: of the tensor.
+        what: it is, for messages.
+        uneven: `pad` or `error`; None as the backend does.
+
+    Raises:
+        MeshError: the mesh lacks an axis, or the spec is of a sharding on another one.
+        ShardingError: the spec is longer than the rank, or a dimension does not divide.
+    """
+    check_spec_mesh(spec, backend.mesh, what)
     if backend.mesh.size == 1:
         return Sharding.replicated(backend.mesh, type.rank)
-    check_spec_mesh(spec, backend.mesh, what)
     sharding = Sharding.of(backend.mesh, spec, type.rank, what)
     if (uneven or backend.uneven) == "error":
         sharding.check_even(type.shape, what)

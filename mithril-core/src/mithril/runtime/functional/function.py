@@ -15,6 +15,7 @@ from mithril.errors import BackendError, GraphError
 from mithril.ir import Builder, Operand, Tensor
 from mithril.ir.running import running_trace, trace_of_call
 from mithril.keywords import checked_keywords, refuse_unknown
+from mithril.mesh import PartitionSpec
 from mithril.ops.constrain import apply_constraint
 from mithril.plan import Plan
 from mithril.report import explain
@@ -27,7 +28,7 @@ from mithril.runtime.functional.arguments import Form, Signature, name_of
 from mithril.runtime.functional.arriving import Arriving
 from mithril.runtime.functional.binding import TracedFunction, bind_function
 from mithril.runtime.functional.options import FunctionOptions, JitOptions
-from mithril.runtime.functional.tracing import lift
+from mithril.runtime.functional.tracing import check_traced_spec, lift
 from mithril.runtime.interrupts import HeldInterrupts
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
@@ -70,7 +71,7 @@ def jit(
         at_rest: how arrays are kept between calls, by patterns of the names of leaves such as
             `{"params.*.weight": P("data")}`, or one `P` for all: they are brought there, gathered
             when they are needed, and their gradients leave so. What stands behind the argument's
-            name may be matched alone. Numbers are not kept, unless they are named. `in_shardings`
+            name may be matched alone. Scalars are not kept, unless they are named. `in_shardings`
             then say how they are computed with.
         uneven: what happens when a dimension is split that does not divide: `pad` its parts, or
             `error`; by default as the backend does.
@@ -232,13 +233,16 @@ class Function:
         return bound
 
     def _inline(self, outer: Builder, form: Form, leaves: list[Any]) -> Any:
-        """Return the function's result as a part of another trace."""
+        """Return the function's result as a part of another trace.
+
+        Raises:
+            MeshError: its shardings are of another mesh than that of the function around it.
+        """
         names = form.leaf_names()
-        specs = self.options.specs(form, self.name)
+        specs, whose = self.options.specs(form, self.name), f"function '{self.name}'"
         tensors: list[Tensor] = []
         for leaf, name, spec in zip(leaves, names, specs, strict=True):
-            tensor = lift(outer, leaf, f"argument '{name}' of function '{self.name}'")
-            tensors.append(tensor if spec is None else apply_constraint(tensor, spec))
+            tensors.append(_constrain(outer, leaf, spec, f"argument '{name}' of {whose}"))
         with outer.within(self.name):
             returned = form.call(self._function, iter(tensors))
             made: list[Any] = []
@@ -246,9 +250,17 @@ class Function:
             wanted = list(spread(self.options.out_shardings, structure, "result"))
             for position, (leaf, spec) in enumerate(zip(made, wanted, strict=True)):
                 if spec is not None:
-                    tensor = lift(outer, leaf, f"result of function '{self.name}'")
-                    made[position] = apply_constraint(tensor, spec)
+                    made[position] = _constrain(outer, leaf, spec, f"result of {whose}")
         return rebuild(structure, made)
+
+
+def _constrain(outer: Builder, leaf: object, spec: PartitionSpec | None, what: str) -> Tensor:
+    """Return a leaf as a tensor of a trace, lying as a spec says."""
+    tensor = lift(outer, leaf, what)
+    if spec is None:
+        return tensor
+    check_traced_spec(outer, spec, what)
+    return apply_constraint(tensor, spec)
 
 
 def find_backend(name: str, leaves: Sequence[object]) -> ArrayBackend:

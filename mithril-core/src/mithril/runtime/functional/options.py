@@ -16,7 +16,7 @@ from mithril.runtime.array import ArrayBackend
 from mithril.runtime.functional.arguments import Arguments, Choice, Form, Signature
 from mithril.runtime.memory_planning import DYNAMIC, read_memory_planning
 from mithril.runtime.patterns import Match, Patterns, match_patterns, read_patterns
-from mithril.runtime.settings import read_limit
+from mithril.runtime.settings import Shardings, read_limit
 from mithril.trees import shorten, spread
 
 Specs = list[PartitionSpec | None]
@@ -30,7 +30,7 @@ class JitOptions(RecomputeOptions, total=False):
     out_shardings: object
     donate: Choice
     static: Choice
-    at_rest: PartitionSpec | Patterns | None
+    at_rest: Shardings
     uneven: str | None
     max_reshard_bytes: int | None
     partition_hooks: bool

@@ -19,6 +19,7 @@ from mithril.ir.op import Op
 from mithril.ir.running import running_trace, tracing
 from mithril.ir.source import user_source
 from mithril.ir.tensor import Number
+from mithril.mesh import PartitionSpec, check_spec_mesh
 from mithril.runtime.array import ArrayBackend
 from mithril.runtime.capture import convert_on
 from mithril.sharding import Layout
@@ -68,6 +69,26 @@ def innermost() -> Builder:
     builder = running_trace()
     assert builder is not None, "nothing is being traced"
     return builder
+
+
+def check_traced_spec(builder: Builder, spec: PartitionSpec, what: str) -> None:
+    """Raise if a spec was read from a sharding of another mesh than a function is traced for.
+
+    What is inside a layer is not checked: its graph is made for no mesh.
+
+    Args:
+        builder: the trace, perhaps of a loop or a gradient inside the function.
+        spec: of a value in it.
+        what: what the value is, for messages.
+
+    Raises:
+        MeshError: it was.
+    """
+    around: Builder | None = builder
+    while around is not None and not isinstance(around, FunctionBuilder):
+        around = around.inside
+    if around is not None:
+        check_spec_mesh(spec, around.backend.mesh, what)
 
 
 def lift(builder: Builder, x: object, what: str) -> Tensor:

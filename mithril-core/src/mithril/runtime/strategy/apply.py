@@ -9,7 +9,8 @@ from glob import escape
 from typing import Any
 
 from mithril.errors import OptionError, kind_of
-from mithril.mesh import Mesh, PartitionSpec, Sharding, read_spec
+from mithril.mesh import Mesh, PartitionSpec
+from mithril.models.annotations import Annotation
 from mithril.models.composition import Composition, Member, ShardRule
 from mithril.models.layer import Layer
 from mithril.models.model import Model
@@ -19,7 +20,6 @@ from mithril.models.trace import annotations_of
 from mithril.runtime.strategy.strategy import Strategy
 
 OPTION = "partition_strategy"
-Spec = PartitionSpec | Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +70,6 @@ class Applied:
             self.merge("zero_axis", named, strategy.zero_axes or None),
         )
 
-    def merge_inputs(
-        self, given: Spec | Mapping[str, Spec] | None
-    ) -> Mapping[str, Spec] | Spec | None:
-        """Return how inputs lie, where the strategy or the user says it.
-
-        Raises:
-            OptionError: both say it of one input, and it differs.
-        """
-        said = self.strategy.in_shardings
-        if isinstance(given, PartitionSpec | Sharding):
-            given = dict.fromkeys(self.strategy.inputs, given)
-        if not isinstance(given, Mapping):
-            return said or given
-        given = {name: read_spec(spec) or spec for name, spec in given.items()}
-        both = {n: self.merge(f"in_shardings of '{n}'", given.get(n), said[n]) for n in said}
-        return {**given, **{name: spec for name, spec in both.items() if spec is not None}}
-
 
 def refuse_other(strategy: object) -> Strategy:
     """Return a strategy.
@@ -124,11 +107,11 @@ def apply_strategy(
     return Applied(strategy), model
 
 
-def _check_annotations(strategy: Strategy, said: Mapping[str, object]) -> None:
+def _check_annotations(strategy: Strategy, said: Mapping[str, Annotation]) -> None:
     for name, spec in strategy.shardings.items():
         if name not in strategy.parameters:
             raise OptionError(f"{OPTION} splits '{name}', which is no parameter of its model")
-        if (annotation := said.get(name)) is not None and str(annotation) != str(spec):
+        if (annotation := said.get(name)) is not None and annotation.spec != spec:
             raise OptionError(
                 f"{OPTION} splits parameter '{name}' as {spec!r}, and the model says "
                 f"{annotation}; tune for the model as it is, or remove one of them"

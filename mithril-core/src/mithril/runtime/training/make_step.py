@@ -28,7 +28,6 @@ from mithril.partition.replicas import Replicas
 from mithril.runtime.backend import Backend
 from mithril.runtime.compiled import CompiledModel
 from mithril.runtime.compiling import compile
-from mithril.runtime.input_shardings import join_said, read_said
 from mithril.runtime.offload_options import read_state_arena
 from mithril.runtime.strategy.apply import Applied, refuse_other
 from mithril.runtime.training.choose_zero import AUTO, choose_stage
@@ -76,7 +75,8 @@ def train_step(
             `apply(gradients, state, params)`; with `ml.optim.diloco` parts of a mesh axis train by
             themselves, each on its part of the inputs that are split over it.
         loss: the output that is minimised; its gradient is one.
-        shapes: for each input a shape, an array, or a `TensorSpec`, as `compile` takes them.
+        shapes: for each input a shape, an array, or a `TensorSpec`, as `compile` takes them. With
+            `ml.optim.diloco` batches that were placed otherwise than these say are moved there.
         zero: what is split over the axis that splits the batch, besides what the model says
             (ZeRO): 0 nothing, 1 the optimiser's state, and parameters between steps, which the
             next forward gathers once, 2 gradients, too, which are then split in each micro-batch,
@@ -125,8 +125,6 @@ def train_step(
     is_auto = isinstance(zero, str) and zero == AUTO
     stage = read_zero(STAGES[-1] if is_auto else zero, zero_axis, backend.mesh)
     scale = read_loss_scale(loss_scale)
-    if isinstance(shapes, Mapping):  # batches of the host go where the plan was made for them
-        options["in_shardings"] = join_said(read_said(shapes), options.get("in_shardings"))
     arena = read_state_arena(offload_optimizer, options, backend)
     if isinstance(optimizer, Diloco) and arena is not None:
         raise OptionError(
@@ -138,6 +136,10 @@ def train_step(
     if options.get("load_balancing"):  # which has to know how long layers take
         options["shapes"] = shapes
     compiled = compile(model, backend, zero=0, gradient_compression={}, **options)
+    # Parts that train by themselves each need their own part of a batch, wherever it was placed.
+    by_parts = isinstance(optimizer, Diloco)
+    settings = compiled.settings.with_shapes(shapes, moves_placed=by_parts)
+    compiled = compiled.with_settings(settings)
     if isinstance(optimizer, Diloco) and compiled.settings.accumulate > 1:
         raise OptionError(
             f"a batch is cut into {compiled.settings.accumulate} micro-batches, and parts of mesh "
@@ -194,7 +196,7 @@ def _make(
     if rule is not None:  # from here on the model is that of one part
         mesh = compiled.backend.mesh
         batches = find_batches(everything, rule.axis, mesh)
-        compiled = compiled.without_axis(rule.axis)
+        compiled = compiled.with_settings(compiled.settings.without_axis(rule.axis))
         shapes = cut_kinds(everything, batches, rule.axis, mesh)
         kinds = list(shapes.values())
         plan = plan.without_axis(rule.axis)

@@ -72,7 +72,7 @@ class TrainStep:
     def _say(self, kinds: Sequence[Kind]) -> list[Kind]:
         """Return what is said of inputs; those that lie where all others would are unplaced."""
         said = [kind.said for kind in kinds]
-        return self.compiled.input_shardings.displace(self.inputs, said)
+        return self.compiled.input_shardings.unplace_defaults(self.inputs, said)
 
     def add_note(self, note: str) -> None:
         """Have readers of the plans told something more, before the first step."""
@@ -283,8 +283,8 @@ class TrainStep:
             kinds = self._say([x.kind for x in inputs])
             known = self._bindings.find(warmup, kinds)
             if known is None:
-                lying = self.compiled.input_shardings.place(self.inputs, [x.kind for x in inputs])
-                known = self._planner.bind(lying, warmup)
+                placed = self.compiled.input_shardings.place(self.inputs, [x.kind for x in inputs])
+                known = self._planner.bind(placed, warmup)
                 self._bindings.keep(warmup, kinds, known)
             self._bindings.remember(warmup, inputs, known)
             if warmup is None:
