@@ -219,13 +219,13 @@ def test_precision_is_that_of_the_option_while_a_program_runs(
 
     def relu(x: torch.Tensor) -> torch.Tensor:
         seen.append(precisions())
-        return x.clamp(min=0)
+        return x.clamp_(min=0)
 
     def precisions() -> tuple[str, str]:
         backends = torch.backends
         return backends.mkldnn.matmul.fp32_precision, backends.cuda.matmul.fp32_precision
 
-    monkeypatch.setattr(torch, "relu", relu)
+    monkeypatch.setattr(torch, "relu_", relu)
     before = precisions()
     backend = ml.TorchBackend(device="cpu", allow_tf32=allowed)
     compiled = ml.compile(mlp(), backend)

@@ -11,7 +11,7 @@ import math
 
 import torch
 
-BLOCK = 1 << 17
+LOGITS_AT_A_TIME = 1 << 17
 """How many logits a thread of a processor takes at a time: 512 KiB of float32."""
 
 
@@ -81,7 +81,7 @@ def _count_rows(rows: torch.Tensor) -> int:
     """Return how many rows are taken at a time."""
     if rows.device.type != "cpu" or torch.compiler.is_compiling():
         return len(rows)
-    return max(1, BLOCK * torch.get_num_threads() // rows.shape[-1])
+    return max(1, LOGITS_AT_A_TIME * torch.get_num_threads() // rows.shape[-1])
 
 
 __all__ = ["cross_entropy", "cross_entropy_gradient"]
