@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from mithril import ops
 from mithril.errors import MithrilError, OptionError, ShapeError
 from mithril.ir import Builder
@@ -73,15 +74,16 @@ CASES: list[tuple[Callable[[], Any], type[MithrilError], str]] = [
     (_calls(lambda x, w: ops.conv_transpose(x, w, stride=2, output_padding=2), (2, 3, 4), (3, 4, 2)), ShapeError, "conv_transpose has output_padding (2,) with stride (2,); choose less than the stride"),
     (_calls(lambda x, w: ops.conv_transpose(x, w, padding=2), (2, 3, 3), (3, 4, 2)), ShapeError, "conv_transpose of float32[2, 3, 3] with weight float32[3, 4, 2] has spatial sizes (0,); pad by less than ((2, 2),)"),
     (_calls(lambda x: ops.einsum("ij,jk", x), (2, 3)), ShapeError, "einsum 'ij,jk' has 2 terms in front of -> and operands are 1; write a term for each"),
-    (_calls(lambda x: ops.einsum("ijk->i", x), (2, 3)), ShapeError, "einsum 'ijk->i': 'ijk' does not name the 2 dimensions of (2, 3)"),
-    (_calls(lambda x: ops.einsum("i", x), (2, 3)), ShapeError, "einsum 'i': 'i' does not name the 2 dimensions of (2, 3)"),
+    (_calls(lambda x: ops.einsum("ijk->i", x), (2, 3)), ShapeError, "einsum 'ijk->i' has the term 'ijk' for an operand of shape (2, 3), which has 2 dimensions; write a letter for each, or ... for those without one"),
+    (_calls(lambda x: ops.einsum("i", x), (2, 3)), ShapeError, "einsum 'i' has the term 'i' for an operand of shape (2, 3), which has 2 dimensions; write a letter for each, or ... for those without one"),
     (_calls(lambda x: ops.einsum("ij->ik", x), (2, 3)), ShapeError, "einsum 'ij->ik' has 'k' behind -> which no operand has; name each dimension of the result once, after one of an operand"),
     (_calls(lambda x: ops.einsum("ij->ii", x), (2, 3)), ShapeError, "einsum 'ij->ii' has 'i' behind -> twice; name each dimension of the result once, after one of an operand"),
     (_calls(lambda x: ops.einsum("...i->i", x), (2, 3)), ShapeError, "einsum '...i->i' has no ... behind -> for the 1 dimensions that it stands for; write it there, or sum over them first"),
     (_calls(lambda x: ops.einsum("i..j", x), (2, 3)), ShapeError, "einsum 'i..j' has the term 'i..j'; write a letter for each dimension and ... for all others, such as '...ab,bc->...ac'"),
     (_calls(lambda x, y: ops.einsum("ij,jk", x, y), (2, 3), (4, 5)), ShapeError, "einsum 'ij,jk' cannot contract (2, 3) with (4, 5); 'j' is 3 and 4; make the sizes equal"),
     (_calls(lambda x, y: ops.einsum("...i,j...", x, y), (2, 3), (4, 5)), ShapeError, "einsum '...i,j...' cannot contract (2, 3) with (4, 5); a dimension of ... is 2 and 5; make the sizes equal"),
-    (_calls(lambda x: ops.einsum("ij,", x, 2.0), (2, 3)), ShapeError, "einsum 'ij,' takes tensors, not 2.0; multiply by numbers"),
+    (_calls(lambda x: ops.einsum("ij,", x, 2.0), (2, 3)), ShapeError, "einsum 'ij,' takes tensors, not a float; put an array on a backend, and multiply by a number"),
+    (_calls(lambda x: ops.einsum("ij,j", x, np.ones(3)), (2, 3)), ShapeError, "einsum 'ij,j' takes tensors, not a numpy.ndarray; put an array on a backend, and multiply by a number"),
     (_calls(lambda x: ops.einsum([0, 1], x), (2, 3)), ShapeError, "einsum's equation is [0, 1]; give a text, such as 'ab,bc->ac', and operands"),
     (_calls(lambda x, y: ops.einsum("i,i", x, y), (DType.int32, 3), (DType.int32, 3)), ShapeError, "einsum 'i,i->' needs equal float dtypes, not int32, int32; cast"),
     (_calls(ops.arcsin, (DType.int32, 3)), ShapeError, "op 'arcsin' needs a float dtype, not int32; cast it first"),

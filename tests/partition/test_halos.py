@@ -188,6 +188,47 @@ def test_pools_of_integers(dtype: str) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+MASKED = np.random.default_rng(0).choice(
+    np.asarray([-np.inf, np.finfo(np.float32).min, 0.5], np.float32),
+    (2, 3, 8, 6),
+    p=[0.9, 0.06, 0.04],
+)
+"""Images in which many windows see nothing."""
+
+
+def pool_masked(backend: ml.Backend, spec: P | None, height: int, stride: int) -> np.ndarray:
+    """Return the gradient of a max pool over masked images."""
+    x = MASKED[:, :, :height]
+    weights = np.random.default_rng(1).integers(1, 9, (2, 3, height // stride, 6))
+
+    def pool(x: Any) -> Any:
+        y = mnp.max_pool(x, 3, stride=(stride, 1), padding=1)
+        return mnp.sum(y * weights.astype(np.float32))
+
+    shardings = {} if spec is None else {"in_shardings": (spec,)}
+    made = ml.jit(ml.grad(pool), backend=backend, **shardings)(x)
+    return made.numpy()
+
+
+@pytest.mark.parametrize(("height", "stride"), [(8, 1), (8, 2), (7, 1)])
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_windows_that_see_nothing_give_their_gradient_to_the_image(
+    place: tuple[Mesh, P], height: int, stride: int
+) -> None:
+    mesh, spec = place
+    expected = pool_masked(ml.NumpyBackend(), None, height, stride)
+    assert np.count_nonzero(expected[MASKED[:, :, :height] == -np.inf])
+    found = pool_masked(ml.NumpyBackend(mesh), spec, height, stride)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_masked_images_on_every_backend(backend: str) -> None:
+    on = opened(backend, x=2, y=2)
+    found = pool_masked(on, P(None, None, "x", "y"), 8, 1)
+    np.testing.assert_array_equal(found, pool_masked(ml.NumpyBackend(), None, 8, 1))
+
+
 @quick(lambda backend, height: height == 7)
 @pytest.mark.parametrize("height", [7, 8])
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -125,4 +125,5 @@ class PlanOptions:
         """Return the same options, whose search splits nothing over a mesh axis."""
         if self.search is None:
             return self
-        return replace(self, search=replace(self.search, apart=self.search.apart | {axis}))
+        excluded = self.search.excluded_axes | {axis}
+        return replace(self, search=replace(self.search, excluded_axes=excluded))

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, apply_one
-from mithril.ir.rule import FactorDims, Rule
-from mithril.ops.order import TakeAlong
+from mithril.ir.rule import Rule
+from mithril.ops.order import TakeAlong, name_dims
 from mithril.ops.reading import read_flag
 from mithril.ops.reduce import require_elements
 from mithril.ops.shape import normalize_axis, reshape
@@ -36,8 +36,7 @@ class ArgExtremum(Op):
         return [None]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        sizes = {f"d{i}": size for i, size in enumerate(inputs[0].shape)}
-        dims: FactorDims = tuple((name,) if size > 1 else () for name, size in sizes.items())
+        dims, sizes = name_dims(inputs[0])
         found, along = frozenset({f"d{self.axis}"}), {f"d{self.axis}": self.kind}
         kept = (*dims[: self.axis], *dims[self.axis + 1 :])
         return Rule(sizes, (dims,), (kept,), along, special=found, completed=found)

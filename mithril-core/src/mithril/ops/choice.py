@@ -335,6 +335,12 @@ def where(condition: AnyOperand, x: Any, y: Any) -> AnyOperand:
     return chosen
 
 
+def keep_where(condition: AnyOperand, x: AnyOperand) -> AnyOperand:
+    """Return x where a condition holds, and zeros of its dtype elsewhere."""
+    kept: AnyOperand = where(condition, x, x._number(0, x.dtype))
+    return kept
+
+
 def stop_gradient(x: AnyOperand) -> AnyOperand:
     """Return x, through which no gradient flows.
 

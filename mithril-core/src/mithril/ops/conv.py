@@ -16,10 +16,18 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mithril.errors import ShapeError
-from mithril.ir.op import Cost, Cotangents, Group, Op, Shard, Tensors, Types, register
+from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
-from mithril.ops.halo import fetch, spatial_dims, widen_gradient
+from mithril.ops.halo import (
+    exchange_rows,
+    fetch,
+    find_reaching,
+    find_shared,
+    put_pads,
+    spatial_dims,
+    widen_gradient,
+)
 from mithril.ops.reading import read_integer
 from mithril.ops.windows import (
     Padding,
@@ -45,27 +53,21 @@ class Convolving(Op):
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         op = self if self.groups == 1 else replace(self, groups=shard.size("g"))
         operands: list[Any] = list(inputs)
-        for i, extent in enumerate(self._extents(inputs[1].shape[2:])):
-            group = shard.group(f"t{i}") if self._reaches_out(i, extent) else None
-            if group is not None:
-                operands[0], pads = self._widen(operands[0], i, extent, group)
-                padding = (*op.padding[:i], pads, *op.padding[i + 1 :])
-                op = replace(op, padding=padding)
+        extents = self._extents(inputs[1].shape[2:])
+        for i in find_shared(find_reaching(extents, self.stride, self.padding), shard):
+            operands[0], pads = self._widen(operands[0], i, extents[i], shard)
+            op = replace(op, padding=put_pads(op.padding, i, pads))
         return shard.apply(op.resize(shard.outputs), *operands)
 
     def _extents(self, window: Shape) -> Shape:
         """Return over how many rows the windows reach, given the spatial sizes of operand 1."""
         return _extents(self.dilation, window)
 
-    def _reaches_out(self, i: int, extent: int) -> bool:
-        """Return whether windows of a spatial dimension meet rows beside those of their step."""
-        return extent > self.stride[i] or self.padding[i] != (0, 0)
-
-    def _widen(self, x: Any, i: int, extent: int, group: Group) -> tuple[Any, tuple[int, int]]:
+    def _widen(self, x: Any, i: int, extent: int, shard: Shard) -> tuple[Any, tuple[int, int]]:
         """Return operand 0 with all rows that a part needs, and how the part is padded then."""
         step, before = self.stride[i], self.padding[i][0]
         high = x.shape[i + 2] - step + extent - before
-        return fetch(x, i + 2, group, (-before, high), operand=0), (0, 0)
+        return fetch(x, i, shard, (-before, high), operand=0), (0, 0)
 
     def forward(self) -> Convolution:
         """Return the convolution with these attributes."""
@@ -113,7 +115,7 @@ class Convolving(Op):
         """Return the rule of an op whose operands and result are x, w, y in this order."""
         types = dict(zip(order, (*inputs, *outputs), strict=True))
         window = types["w"].shape[2:]
-        rows, windows, told, whole = spatial_dims(
+        rows, windows, sizes, whole = spatial_dims(
             types["x"].shape[2:], types["y"].shape[2:], self.stride
         )
         k = [f"k{i}" for i in range(len(window))]
@@ -130,14 +132,10 @@ class Convolving(Op):
             outputs,
             whole=[*whole, *k],
             linear=((0,), (1,)),
-            sizes={"g": self.groups, **told} if many else told,
+            sizes={"g": self.groups, **sizes} if many else sizes,
         )
-        reaching = {
-            f"t{i}"
-            for i, extent in enumerate(self._extents(window))
-            if self._reaches_out(i, extent)
-        }
-        return replace(rule, special=frozenset(reaching - rule.whole))
+        extents = self._extents(window)
+        return exchange_rows(rule, find_reaching(extents, self.stride, self.padding))
 
 
 @register
@@ -180,8 +178,8 @@ class ConvolutionInputGradient(Convolving):
     def resize(self, outputs: Types) -> Op:
         return replace(self, size=outputs[0].shape[2:])
 
-    def _widen(self, x: Any, i: int, extent: int, group: Group) -> tuple[Any, tuple[int, int]]:
-        return widen_gradient(x, i, extent, self.stride[i], self.padding[i][0], group)
+    def _widen(self, x: Any, i: int, extent: int, shard: Shard) -> tuple[Any, tuple[int, int]]:
+        return widen_gradient(x, i, extent, self.stride[i], self.padding[i][0], shard)
 
     def infer(self, inputs: Types) -> Types:
         dy, w = inputs

@@ -20,7 +20,7 @@ from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import AnyOperand, Operand, apply_one
 from mithril.ir.rule import Rule
 from mithril.ops.arithmetic import maximum, minimum
-from mithril.ops.choice import logical_and, where
+from mithril.ops.choice import keep_where, logical_and, where
 from mithril.ops.elementwise import cast
 from mithril.ops.index import iota
 from mithril.ops.shape import broadcast_to, concatenate, normalize_axis
@@ -183,7 +183,7 @@ def read_part(x: Any, axis: int, start: Any, size: int) -> Any:
     found = apply_one(DynamicSlice((axis,), (taken,)), x, at)
     if size == 1:
         inside = logical_and(start >= 0, start < count)
-        return where(inside, found, found._constant(0, found.dtype))
+        return keep_where(inside, found)
     # What meets the part in some elements only has them in other places. Padded by as much as is
     # wanted, every start is in range; one that does not meet the part at all is moved into zeros.
     padded = _pad_along(found, axis, size)

@@ -14,14 +14,14 @@ from functools import lru_cache, reduce
 from string import ascii_letters
 from typing import Any
 
-from mithril.errors import ShapeError
+from mithril.errors import ShapeError, kind_of
 from mithril.ir.operand import Operand, apply_one
-from mithril.ops.choice import where
+from mithril.ops.choice import keep_where
 from mithril.ops.index import iota
 from mithril.ops.linalg import Einsum
 from mithril.ops.reduce import sum
 from mithril.ops.shape import reshape, transpose
-from mithril.types import DType, Shape, promote
+from mithril.types import Shape, promote
 
 ELLIPSIS = "..."
 
@@ -30,9 +30,10 @@ def einsum(equation: str, *operands: Any) -> Any:
     """Return the sum over products of operands that the equation names, as `numpy.einsum` does.
 
     Args:
-        equation: a letter for each dimension, `"bsd,hd->bsh"`; `...` stands for all others, which
-            are broadcast. Without `->` the result has `...` and the letters that occur once, in
-            alphabetical order.
+        equation: a letter for each dimension, `"bsd,hd->bsh"`, of one size wherever it stands;
+            `...` stands for all others, which alone are broadcast, where NumPy broadcasts letters,
+            too. Without `->` the result has `...` and the letters that occur once, in alphabetical
+            order.
         operands: one for each term. Several are floats, promoted to one dtype, and are contracted
             from left to right; one may hold anything.
 
@@ -89,6 +90,13 @@ class Equation:
 def read_equation(equation: str, shapes: tuple[Shape, ...]) -> Equation:
     """Return an equation in letters alone, for operands of some shapes.
 
+    Args:
+        equation: as `einsum` takes it.
+        shapes: of the operands.
+
+    Returns:
+        The equation with a letter for each dimension that `...` stands for.
+
     Raises:
         ShapeError: it is none, or does not fit them.
     """
@@ -127,7 +135,10 @@ def _shape_of(equation: object, x: object) -> Shape:
             f"einsum's equation is {equation!r}; give a text, such as 'ab,bc->ac', and operands"
         )
     if not isinstance(x, Operand):
-        raise ShapeError(f"einsum '{equation}' takes tensors, not {x!r}; multiply by numbers")
+        raise ShapeError(
+            f"einsum '{equation}' takes tensors, not {kind_of(x)}; put an array on a backend, and "
+            f"multiply by a number"
+        )
     return x.shape
 
 
@@ -136,7 +147,8 @@ def _count_others(equation: str, term: str, shape: Shape) -> int:
     count = len(shape) - len(term.replace(ELLIPSIS, ""))
     if count < 0 or (count and ELLIPSIS not in term):
         raise ShapeError(
-            f"einsum '{equation}': '{term}' does not name the {len(shape)} dimensions of {shape}"
+            f"einsum '{equation}' has the term '{term}' for an operand of shape {shape}, which has "
+            f"{len(shape)} dimensions; write a letter for each, or ... for those without one"
         )
     return count
 
@@ -205,8 +217,7 @@ def _take_diagonal(x: Any, first: int, second: int) -> Any:
     """Return a tensor without its second dimension, which goes along with the first."""
     places = tuple(size if i in (first, second) else 1 for i, size in enumerate(x.shape))
     on_diagonal = iota(x, places, first) == iota(x, places, second)
-    zero: bool | int | float = 0.0 if x.dtype.is_float else 0
-    return sum(where(on_diagonal, x, False if x.dtype is DType.bool_ else zero), second)
+    return sum(keep_where(on_diagonal, x), second)
 
 
 __all__ = ["einsum"]

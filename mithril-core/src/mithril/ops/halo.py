@@ -7,39 +7,78 @@ ends, stands a fill, as in the padding of a convolution or a pool.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from mithril.ir.op import Group
+from mithril.ir.op import Group, Shard
 from mithril.ir.operand import apply_one
+from mithril.ir.rule import Rule
 from mithril.ops.choice import greater_equal, less, where
 from mithril.ops.dynamic_slicing import DynamicSlice
-from mithril.ops.shape import broadcast_to, concatenate, reshape
-from mithril.types import DType, Scalar, Shape
+from mithril.ops.shape import broadcast_to, concatenate
+from mithril.ops.split_axis import gather_rows
+from mithril.ops.windows import Padding
+from mithril.types import Scalar, Shape
 
 HALO = "rows beside the part"
 
 
+def find_reaching(extents: Shape, stride: Shape, padding: Padding) -> list[int]:
+    """Return the spatial dimensions in which windows meet rows beside those of their step.
+
+    Args:
+        extents: over how many rows windows reach, for each spatial dimension.
+        stride: rows between windows, likewise.
+        padding: rows of padding before and behind, likewise.
+    """
+    dims = zip(extents, stride, padding, strict=True)
+    return [i for i, (extent, step, pads) in enumerate(dims) if extent > step or pads != (0, 0)]
+
+
+def exchange_rows(rule: Rule, reaching: Iterable[int]) -> Rule:
+    """Return the rule of an op whose devices exchange rows of some spatial dimensions."""
+    return replace(rule, special=frozenset(f"t{i}" for i in reaching) - rule.whole)
+
+
+def find_shared(reaching: Iterable[int], shard: Shard) -> list[int]:
+    """Return those of some spatial dimensions that devices share."""
+    return [i for i in reaching if shard.group(f"t{i}") is not None]
+
+
+def put_pads(padding: Padding, i: int, pads: tuple[int, int]) -> Padding:
+    """Return padding with other rows before and behind a spatial dimension."""
+    return (*padding[:i], pads, *padding[i + 1 :])
+
+
 def fetch(
-    x: Any, axis: int, group: Group, bounds: tuple[int, int], operand: int, fill: Scalar = 0
+    x: Any, i: int, shard: Shard, bounds: tuple[int, int], operand: int, fill: Scalar = 0
 ) -> Any:
     """Return rows of a split dimension around those of this device.
 
     Args:
-        x: the part of this device, with the fill in its padding.
-        axis: the dimension.
-        group: the devices that share it; a number of rows of x belongs to each of its positions.
+        x: the part of this device [batch, channels, *spatial], with the fill in its padding.
+        i: the spatial dimension; a number of rows of x belongs to each window along it.
+        shard: where the part lies.
         bounds: from and to which row, counted from the first one of this part.
         operand: for `explain`: which operand of the op x is.
         fill: what stands before the first row of all devices, and behind the last one.
+
+    Returns:
+        [batch, channels, *spatial], with as many rows of the dimension as lie within the bounds.
     """
+    axis, group = i + 2, shard.group(f"t{i}")
+    assert group is not None, "a dimension of which rows are fetched is split"
     low, high = bounds
     rows, count = x.shape[axis], len(group.parts)
     if not _is_regular(group):
-        return _fetch_from_whole(x, axis, group, bounds, operand, fill)
+        padded = _gather_padded(x, axis, group, bounds, operand, fill)
+        start: Any = shard.offset(f"t{i}")
+        return apply_one(DynamicSlice((axis,), (high - low,)), padded, start + max(low, 0))
     pieces = []
     for away in range(low // rows, (high - 1) // rows + 1):
-        start = away * rows
-        piece = _cut(x, axis, max(low - start, 0), min(high - start, rows))
+        before = away * rows
+        piece = _cut(x, axis, max(low - before, 0), min(high - before, rows))
         if away:
             pairs = tuple((i, i - away) for i in range(count) if 0 <= i - away < count)
             piece = _send(piece, group, pairs, away, operand, fill)
@@ -77,21 +116,15 @@ def _is_regular(group: Group) -> bool:
     return tuple(expected) == tuple(group.parts)
 
 
-def _fetch_from_whole(
+def _gather_padded(
     x: Any, axis: int, group: Group, bounds: tuple[int, int], operand: int, fill: Scalar
 ) -> Any:
-    """Return the rows out of those of all devices."""
-    (low, high), rows, count = bounds, x.shape[axis], len(group.parts)
-    gathered = group.gather(x, HALO, (operand,))
-    order = (*range(1, axis + 1), 0, *range(axis + 1, gathered.ndim))
-    joined = gathered.transpose(*order)
-    joined = reshape(joined, (*x.shape[:axis], count * rows, *x.shape[axis + 1 :]))
-    whole = group.trim(joined, axis)
-    before, after = max(0, -low), max(0, high)
-    shapes = [(*x.shape[:axis], width, *x.shape[axis + 1 :]) for width in (before, after)]
+    """Return the rows of all devices, and as many of the fill as bounds reach beyond them."""
+    whole = gather_rows(x, axis, group, HALO, operand=operand)
+    widths = max(0, -bounds[0]), max(0, bounds[1])
+    shapes = [(*x.shape[:axis], width, *x.shape[axis + 1 :]) for width in widths]
     first, last = (broadcast_to(x._constant(fill, x.dtype), shape) for shape in shapes)
-    padded = concatenate([first, whole, last], axis)
-    return apply_one(DynamicSlice((axis,), (high - low,)), padded, _start(x, group) + low + before)
+    return concatenate([first, whole, last], axis)
 
 
 def windows_beside(extent: int, step: int, before: int) -> tuple[int, int]:
@@ -103,12 +136,15 @@ def windows_beside(extent: int, step: int, before: int) -> tuple[int, int]:
         extent: over how many rows a window reaches.
         step: rows between windows.
         before: rows of padding before the first one.
+
+    Returns:
+        Two numbers of windows, of those before and of those behind.
     """
     return max(0, (extent - 1 - before) // step), -(-before // step)
 
 
 def widen_gradient(
-    x: Any, i: int, extent: int, step: int, before: int, group: Group
+    x: Any, i: int, extent: int, step: int, before: int, shard: Shard
 ) -> tuple[Any, tuple[int, int]]:
     """Return all windows that meet rows of a part, and the padding that its rows then have.
 
@@ -118,11 +154,11 @@ def widen_gradient(
         extent: see `windows_beside`.
         step: see `windows_beside`.
         before: see `windows_beside`.
-        group: the devices that share the dimension.
+        shard: where the part lies.
     """
     low, high = windows_beside(extent, step, before)
     pads = before + low * step, max(0, (high - 1) * step + extent - before)
-    return fetch(x, i + 2, group, (-low, x.shape[i + 2] + high), 0), pads
+    return fetch(x, i, shard, (-low, x.shape[i + 2] + high), 0), pads
 
 
 def spatial_dims(
@@ -140,39 +176,32 @@ def spatial_dims(
         stride: of the windows.
 
     Returns:
-        How a rule names the dimensions of both, sizes that it has to be told, and whole factors.
+        How a rule names the dimensions of both, sizes that it has to be given, and whole factors.
     """
     before: list[str] = []
     after: list[str] = []
-    told: dict[str, int] = {}
+    given: dict[str, int] = {}
     whole: list[str] = []
     for i, (size, count, step) in enumerate(zip(sizes, results, stride, strict=True)):
         is_shared = size == count * step and count > 1
         after.append(f"t{i}")
         if is_shared and step > 1:
             before.append(f"(t{i} r{i})")
-            told[f"r{i}"] = step
+            given[f"r{i}"] = step
             whole.append(f"r{i}")
         elif is_shared:
             before.append(f"t{i}")
         else:
             before.append(f"s{i}")
             whole += [f"s{i}", f"t{i}"]
-    return before, after, told, whole
-
-
-def _start(x: Any, group: Group) -> Any:
-    """Return where the part of this device starts among all rows."""
-    starts = [sum(group.parts[:i]) for i in range(len(group.parts))]
-    index: Any = group.index
-    found: Any = x._constant(0, DType.int32)
-    for number, start in enumerate(starts[1:], 1):
-        found = where(greater_equal(index, number), start, found)
-    return found
+    return before, after, given, whole
 
 
 def _cut(x: Any, axis: int, start: int, stop: int) -> Any:
     return x[(*(slice(None),) * axis, slice(start, stop))]
 
 
-__all__ = ["fetch", "spatial_dims", "widen_gradient", "windows_beside"]
+__all__ = [
+    "exchange_rows", "fetch", "find_reaching", "find_shared", "put_pads", "spatial_dims",
+    "widen_gradient", "windows_beside",
+]  # fmt: skip

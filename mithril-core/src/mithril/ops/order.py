@@ -17,7 +17,7 @@ from mithril.errors import ShapeError
 from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply, apply_one
 from mithril.ir.rule import FactorDims, Rule
-from mithril.ops.choice import logical_and, logical_not, where
+from mithril.ops.choice import keep_where, logical_and, logical_not, where
 from mithril.ops.elementwise import cast, take_cotangent
 from mithril.ops.index import check_ids
 from mithril.ops.shape import Movement, normalize_axis
@@ -27,7 +27,7 @@ from mithril.types import DType, TensorType
 
 @dataclass(frozen=True)
 class AlongAxis(Op):
-    """Base of ops that work along one dimension of one operand, which is whole."""
+    """Base of ops that work along one dimension of one operand: whole, if no subclass splits it."""
 
     axis: int
 
@@ -152,7 +152,7 @@ class Flip(Movement):
         return [apply_one(self, take_cotangent(cotangents))]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
-        dims, sizes = _dims(inputs[0])
+        dims, sizes = name_dims(inputs[0])
         whole = frozenset(f"d{i}" for i in self.axes)
         return Rule(sizes, (dims,), (dims,), whole=whole, linear=((0,),))
 
@@ -166,7 +166,8 @@ class TakeAlong(Op):
 
     Args:
         axis: the dimension.
-        whole: on a shard, how long the whole dimension is: a position beyond it is refused.
+        whole: on a shard, how long the whole dimension is, for what a refusal says: a position
+            beyond it is beyond the part, too, so that kernels may ignore it.
     """
 
     name: ClassVar[str] = "take_along"
@@ -199,7 +200,7 @@ class TakeAlong(Op):
         if is_own is None:
             return shard.apply(self, x, local)
         whole = replace(self, whole=shard.whole(f"d{self.axis}"))
-        return [where(is_own, shard.apply(whole, x, local)[0], x._constant(0, x.dtype))]
+        return [keep_where(is_own, shard.apply(whole, x, local)[0])]
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(0, inputs[1].nbytes + 2 * outputs[0].nbytes)
@@ -215,7 +216,8 @@ class ScatterAlong(Op):
     Args:
         axis: the dimension.
         size: of the dimension.
-        whole: on a shard, how long the whole dimension is: a position beyond it is refused.
+        whole: on a shard, how long the whole dimension is, for what a refusal says: a position
+            beyond it is beyond the part, too, so that kernels may ignore it.
     """
 
     name: ClassVar[str] = "scatter_along"
@@ -249,21 +251,22 @@ class ScatterAlong(Op):
         local, is_own = _locate(at, self.axis, size, shard)
         if is_own is None:
             return shard.apply(self, local, updates)
-        updates = where(is_own, updates, updates._constant(0, updates.dtype))
-        return shard.apply(ScatterAlong(self.axis, size, self.size), local, updates)
+        op = ScatterAlong(self.axis, size, self.size)
+        return shard.apply(op, local, keep_where(is_own, updates))
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
         return Cost(inputs[1].size, inputs[0].nbytes + inputs[1].nbytes + outputs[0].nbytes)
 
 
-def _dims(x: TensorType) -> tuple[FactorDims, dict[str, int]]:
+def name_dims(x: TensorType) -> tuple[FactorDims, dict[str, int]]:
+    """Return a factor for each dimension of more than one element, and sizes of all dimensions."""
     sizes = {f"d{i}": size for i, size in enumerate(x.shape)}
     return tuple((name,) if size > 1 else () for name, size in sizes.items()), sizes
 
 
 def _along(axis: int, inputs: Types, outputs: Types) -> Rule:
     """Return the rule of an op whose dimension `axis` is whole, and may change its size."""
-    dims, sizes = _dims(inputs[0])
+    dims, sizes = name_dims(inputs[0])
     made = []
     for result in outputs:
         own = list(dims)
@@ -282,7 +285,7 @@ def _picking(
 
     Where most of the axis is picked, it is whole: sums over devices would be larger than x.
     """
-    rows, sizes = _dims(x)
+    rows, sizes = name_dims(x)
     own = list(rows)
     sizes["k"] = at.shape[axis]
     own[axis] = ("k",) if sizes["k"] > 1 else ()

@@ -12,15 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 
 from mithril.errors import GraphError, ShapeError
-from mithril.ir.op import Cost, Cotangents, Group, Op, Shard, Tensors, Types, register
+from mithril.ir.op import Cost, Cotangents, Op, Shard, Tensors, Types, register
 from mithril.ir.operand import apply_one
 from mithril.ir.rule import Rule
-from mithril.ops.choice import where
+from mithril.ops.arithmetic import maximum
+from mithril.ops.choice import equal, less, where
 from mithril.ops.conv import check_attributes, check_cotangent, result_sizes
-from mithril.ops.halo import fetch, spatial_dims, widen_gradient, windows_beside
+from mithril.ops.halo import (
+    exchange_rows,
+    fetch,
+    find_reaching,
+    find_shared,
+    put_pads,
+    spatial_dims,
+    widen_gradient,
+    windows_beside,
+)
 from mithril.ops.index import iota
 from mithril.ops.reading import read_flag
 from mithril.ops.windows import Padding, PaddingArgument, Sizes, read_padding, read_sizes
@@ -52,36 +63,33 @@ class Pooling(Op):
         spatial = result_sizes(self.what, x, self.window, self.stride, self.padding)
         return x.with_shape((*x.shape[:2], *spatial))
 
-    def _reaches_out(self, i: int) -> bool:
-        """Return whether windows of a spatial dimension meet rows beside those of their step."""
-        return self.window[i] > self.stride[i] or self.padding[i] != (0, 0)
+    def _find_reaching(self) -> list[int]:
+        """Return the spatial dimensions in which windows meet rows beside those of their step."""
+        return find_reaching(self.window, self.stride, self.padding)
 
     def _sliding(self, x: TensorType, order: str, inputs: Types, outputs: Types) -> Rule:
         """Return the rule of an op whose operands and result lie like x and y in this order."""
         y = self._result(x)
-        rows, windows, told, whole = spatial_dims(x.shape[2:], y.shape[2:], self.stride)
+        rows, windows, sizes, whole = spatial_dims(x.shape[2:], y.shape[2:], self.stride)
         sides = {"x": f"b c {' '.join(rows)}", "y": f"b c {' '.join(windows)}"}
         *operands, result = (sides[letter] for letter in order)
         text = f"{', '.join(operands)} -> {result}"
-        rule = Rule.parse(text, inputs, outputs, whole=whole, sizes=told)
-        reaching = {f"t{i}" for i in range(len(self.window)) if self._reaches_out(i)}
-        return replace(rule, special=frozenset(reaching - rule.whole))
+        rule = Rule.parse(text, inputs, outputs, whole=whole, sizes=sizes)
+        return exchange_rows(rule, self._find_reaching())
 
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         x: Any = inputs[0]
         op = self
-        for i in range(len(self.window)):
-            group = shard.group(f"t{i}") if self._reaches_out(i) else None
-            if group is not None:
-                x, pads = self._widen(x, i, group)
-                op = replace(op, padding=(*op.padding[:i], pads, *op.padding[i + 1 :]))
+        for i in find_shared(self._find_reaching(), shard):
+            x, pads = self._widen(x, i, shard)
+            op = replace(op, padding=put_pads(op.padding, i, pads))
         return shard.apply(op.resize(shard.outputs), x)
 
-    def _widen(self, x: Any, i: int, group: Group) -> tuple[Any, tuple[int, int]]:
+    def _widen(self, x: Any, i: int, shard: Shard) -> tuple[Any, tuple[int, int]]:
         """Return an operand with all rows that a part needs, and how the part is padded then."""
         before = self.padding[i][0]
         high = x.shape[i + 2] - self.stride[i] + self.window[i] - before
-        return fetch(x, i + 2, group, (-before, high), 0, self._fill(x.dtype)), (0, 0)
+        return fetch(x, i, shard, (-before, high), 0, self._fill(x.dtype)), (0, 0)
 
     def _fill(self, dtype: DType) -> Scalar:
         """Return what padding holds."""
@@ -140,20 +148,19 @@ class MaxPoolGradient(Pooling):
     def localize(self, inputs: Tensors, shard: Shard) -> Tensors:
         operands: list[Any] = list(inputs)
         op, own = self, [slice(None)] * operands[0].ndim
-        for i in range(len(self.window)):
-            group = shard.group(f"t{i}") if self._reaches_out(i) else None
-            if group is not None:
-                operands, own[i + 2] = self._widen_all(operands, i, group, shard)
-                op = replace(op, padding=(*op.padding[:i], (0, 0), *op.padding[i + 1 :]))
+        shared = find_shared(self._find_reaching(), shard)
+        if any(self.padding[i][0] for i in shared):
+            operands[:2] = map(_lift_lowest, operands[:2])
+        for i in shared:
+            operands, own[i + 2] = self._widen_all(operands, i, shard)
+            op = replace(op, padding=put_pads(op.padding, i, (0, 0)))
         slopes: Any = shard.apply(op, *operands)[0]
         return [slopes] if op is self else [slopes[tuple(own)]]
 
-    def _widen_all(
-        self, operands: Sequence[Any], i: int, group: Group, shard: Shard
-    ) -> tuple[list[Any], slice]:
+    def _widen_all(self, operands: Sequence[Any], i: int, shard: Shard) -> tuple[list[Any], slice]:
         """Return all windows that meet rows of a part, with all rows of these, and which are own.
 
-        A window in which nothing is above the lowest number may find that in the padding.
+        No window finds its largest element in the padding, where stands what is below all of x.
         """
         (x, *given), step, before = operands, self.stride[i], self.padding[i][0]
         rows, windows = x.shape[i + 2], given[0].shape[i + 2]
@@ -161,14 +168,13 @@ class MaxPoolGradient(Pooling):
         first = low * step + before
         last = max((windows + high - 1) * step + self.window[i] - before, rows)
         fill = lowest(x.dtype)
-        if len(set(group.parts)) > 1:  # rows of padding are zeros, and there is one a window
-            offset: Any = shard.offset(f"t{i}")
+        count: Any = shard.count(f"t{i}")
+        if count is not None:  # zeros are behind the rows of a part, and there is one a window
             line = tuple(n if axis == i + 2 else 1 for axis, n in enumerate(x.shape))
-            is_row = iota(x, line, i + 2) + offset < sum(group.parts)
-            x = where(is_row, x, x._constant(fill, x.dtype))
-        found = fetch(x, i + 2, group, (-first, last), 0, fill)
+            x = where(less(iota(x, line, i + 2), count), x, x._constant(fill, x.dtype))
+        found = fetch(x, i, shard, (-first, last), 0, fill)
         beside = (-low, windows + high)
-        ones = [fetch(y, i + 2, group, beside, n) for n, y in enumerate(given, 1)]
+        ones = [fetch(y, i, shard, beside, n) for n, y in enumerate(given, 1)]
         return [found, *ones], slice(first, first + rows)
 
     def cost(self, inputs: Types, outputs: Types) -> Cost:
@@ -187,8 +193,8 @@ class MeanPooling(Pooling):
         x = {"xy": inputs, "yx": outputs}[order][0]
         rule = self._sliding(x, order, inputs, outputs)
         padded = {f"t{i}" for i, pads in enumerate(self.padding) if pads != (0, 0)}
-        apart = frozenset() if self.count_padding else padded & set(rule.factors)
-        return replace(rule, whole=rule.whole | apart, special=rule.special - apart, linear=((0,),))
+        whole = frozenset() if self.count_padding else padded & set(rule.factors)
+        return replace(rule, whole=rule.whole | whole, special=rule.special - whole, linear=((0,),))
 
 
 @register
@@ -227,8 +233,8 @@ class AvgPoolGradient(MeanPooling):
     def resize(self, outputs: Types) -> Op:
         return replace(self, size=outputs[0].shape[2:])
 
-    def _widen(self, x: Any, i: int, group: Group) -> tuple[Any, tuple[int, int]]:
-        return widen_gradient(x, i, self.window[i], self.stride[i], self.padding[i][0], group)
+    def _widen(self, x: Any, i: int, shard: Shard) -> tuple[Any, tuple[int, int]]:
+        return widen_gradient(x, i, self.window[i], self.stride[i], self.padding[i][0], shard)
 
     def infer(self, inputs: Types) -> Types:
         dy = inputs[0]
@@ -254,6 +260,20 @@ class AvgPoolGradient(MeanPooling):
 def lowest(dtype: DType) -> Scalar:
     """Return what every number of a dtype is at least."""
     return -math.inf if dtype.is_float else int(np.iinfo(str(dtype)).min)
+
+
+def _lift_lowest(x: Any) -> Any:
+    """Return floats with -inf as their lowest finite number, above what padding holds.
+
+    So a window in which nothing is above -inf gives its gradient to an element of the input, as on
+    one device. Room is made by the lowest finite number and the next one, which become one.
+    """
+    if not x.dtype.is_float:
+        return x  # no gradient flows
+    limits: Any = ml_dtypes.finfo
+    least = limits(x.dtype.numpy).min
+    second = np.nextafter(least, np.zeros((), x.dtype.numpy))
+    return where(equal(x, -math.inf), float(least), maximum(x, float(second)))
 
 
 def max_pool(

@@ -24,7 +24,7 @@ from mithril.ir.op import Group, Op, Shard, Tensors, Types
 from mithril.ir.rule import Rule
 from mithril.ir.tensor import Tensor
 from mithril.ops.arithmetic import maximum
-from mithril.ops.choice import equal, less, where
+from mithril.ops.choice import equal, less, logical_and, where
 from mithril.ops.elementwise import cast
 from mithril.ops.functions import exp, log
 from mithril.ops.integer import remainder
@@ -247,29 +247,39 @@ class Sight:
             take: from all columns [.., 2 p pieces] to those of the keys that the queries meet.
         """
         seen = None if self._seen is None else take(self._seen)
-        if self._mask is None:
-            return [] if seen is None else [where(seen, self._zero(seen), FLOOR)]
         mask = self._mask
-        if mask.shape[2] > 1:
+        if mask is not None and mask.shape[2] > 1:
             mask = self._pieces.part(mask, queries, takes_low, axis=2)
-        if mask.shape[3] > 1:
+        if mask is not None and mask.shape[3] > 1:
             mask = take(mask)
-        if mask.dtype == DType.bool_:
-            mask = where(mask, self._zero(mask), FLOOR)
-        else:
-            mask = maximum(cast(mask, self._dtype), FLOOR)
-        return [mask if seen is None else where(seen, mask, FLOOR)]
+        return add_to_scores(mask, seen, self._dtype)
 
     def hide(self, out: Any, lines: Any) -> tuple[Any, Any]:
         """Return output and statistic [b, s, h], zeros in rows that see nothing."""
-        if self._mask is None:  # every row sees a key
-            return out, lines
-        unseen = less(lines, 0.5 * FLOOR)
-        hidden = where(reshape(unseen, (*unseen.shape, 1)), 0.0, out)
-        return hidden, where(unseen, 0.0, lines)
+        return (out, lines) if self._mask is None else hide_unseen(out, lines)
 
-    def _zero(self, like: Any) -> Any:
-        return like.builder.constant(0.0, self._dtype)
+
+def add_to_scores(mask: Any, seen: Any, dtype: DType) -> list[Any]:
+    """Return what is added to scores, as a list of one, or of none.
+
+    Args:
+        mask: booleans, true where a query sees a key, or what a user has added; None for none.
+        seen: where a query sees a key besides; None for everywhere.
+        dtype: of the scores.
+    """
+    if mask is not None and mask.dtype == DType.bool_:
+        mask, seen = None, mask if seen is None else logical_and(seen, mask)
+    if mask is not None:
+        added = maximum(cast(mask, dtype), FLOOR)
+        return [added if seen is None else where(seen, added, FLOOR)]
+    return [] if seen is None else [where(seen, seen.builder.constant(0.0, dtype), FLOOR)]
+
+
+def hide_unseen(out: Any, lines: Any) -> tuple[Any, Any]:
+    """Return output and statistic [b, s, h] of masked scores, zeros in rows that see nothing."""
+    unseen = less(lines, 0.5 * FLOOR)
+    hidden = where(reshape(unseen, (*unseen.shape, 1)), 0.0, out)
+    return hidden, where(unseen, 0.0, lines)
 
 
 def merge(found: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:

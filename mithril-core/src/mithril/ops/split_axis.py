@@ -17,7 +17,12 @@ from mithril.ops.shape import concatenate, reshape, transpose
 
 
 def gather_rows(
-    x: Any, axis: int, group: Group, reason: str, counts: Sequence[int] | None = None
+    x: Any,
+    axis: int,
+    group: Group,
+    reason: str,
+    counts: Sequence[int] | None = None,
+    operand: int = 0,
 ) -> Any:
     """Return what all devices of a group have of a dimension, side by side.
 
@@ -27,8 +32,12 @@ def gather_rows(
         group: the devices.
         reason: for `explain`: how it is needed.
         counts: how much each device has that is no padding; by default its part.
+        operand: for `explain`: which operand of the op x is.
+
+    Returns:
+        The shape of x, but for the dimension, which is as long as all counts together.
     """
-    parts: Any = group.gather(x, reason, operands=(0,))
+    parts: Any = group.gather(x, reason, operands=(operand,))
     counts = group.parts if counts is None else counts
     if set(counts) == {x.shape[axis]}:
         order = (*range(1, axis + 1), 0, *range(axis + 1, x.ndim + 1))
@@ -39,7 +48,7 @@ def gather_rows(
 
 
 def gather_other_parts(x: Any, group: Group, reason: str, fill: Any, *, is_after: bool) -> Any:
-    """Return the x of the devices before this one, along a first dimension, and `fill` for others.
+    """Return the x of the devices before this one, and what fills the places of the others.
 
     Args:
         x: what this device has.
@@ -47,6 +56,9 @@ def gather_other_parts(x: Any, group: Group, reason: str, fill: Any, *, is_after
         reason: for `explain`: how it is needed.
         fill: what stands in the place of the others.
         is_after: whether to return those after this one instead.
+
+    Returns:
+        [devices, *shape of x].
     """
     parts: Any = group.gather(x, reason, operands=(0,))
     number = iota(parts, (len(group.parts), *(1,) * x.ndim))

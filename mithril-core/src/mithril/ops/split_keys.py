@@ -16,15 +16,13 @@ from typing import Any
 
 from mithril.ir.op import Group, Op, Shard, Tensors
 from mithril.ir.operand import apply
-from mithril.ops.arithmetic import maximum
-from mithril.ops.choice import greater_equal, less, logical_and, where
+from mithril.ops.choice import greater_equal, less, logical_and
 from mithril.ops.elementwise import cast
 from mithril.ops.functions import exp, log
 from mithril.ops.index import iota
 from mithril.ops.reduce import accumulator
-from mithril.ops.sequence_pieces import FLOOR, LINES
+from mithril.ops.sequence_pieces import LINES, add_to_scores, hide_unseen
 from mithril.ops.shape import concatenate, reshape, transpose
-from mithril.types import DType
 
 MERGED = "merged over all keys"
 
@@ -51,9 +49,7 @@ def attend_split_keys(op: Op, inputs: Tensors, shard: Shard, group: Group, causa
     out, total = packed[..., :size] / packed[..., size:], packed[..., size]
     lines = top + log(total)
     if masks:  # without one, every row sees a key
-        unseen = less(lines, 0.5 * FLOOR)
-        out = where(reshape(unseen, (*unseen.shape, 1)), 0.0, out)
-        lines = where(unseen, 0.0, lines)
+        out, lines = hide_unseen(out, lines)
     return [cast(out, q.dtype), transpose(lines, LINES)]
 
 
@@ -62,21 +58,13 @@ def hide_keys(inputs: Tensors, first: int, shard: Shard, causal: bool) -> list[A
 
     Args:
         inputs: q, the device's part of k, and further ones.
-        first: where masks begin in them.
+        first: where a mask is in them, if there is one.
         shard: where that part lies.
         causal: whether a query sees no later key, the ends of both sequences aligned.
     """
     q, k, *_ = inputs
-    dtype = accumulator(q.dtype)
-    seen = _see(q, k, shard, causal)
-    zero = q.builder.constant(0.0, dtype)
-    for mask in inputs[first:]:
-        if mask.dtype == DType.bool_:
-            seen = mask if seen is None else logical_and(seen, mask)
-        else:
-            added = maximum(cast(mask, dtype), FLOOR)
-            return [added if seen is None else where(seen, added, FLOOR)]
-    return [] if seen is None else [where(seen, zero, FLOOR)]
+    mask = inputs[first] if len(inputs) > first else None
+    return add_to_scores(mask, _see(q, k, shard, causal), accumulator(q.dtype))
 
 
 def _see(q: Any, k: Any, shard: Shard, causal: bool) -> Any:

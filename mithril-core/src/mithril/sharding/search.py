@@ -75,7 +75,7 @@ class Search:
         all_reduce: the most bytes that one all_reduce may have; None for any.
         refused: kinds of collectives that may not occur.
         whole: patterns of names, and axes over which what they match is not split.
-        apart: mesh axes whose parts compute by themselves: nothing is split over them.
+        excluded_axes: mesh axes whose parts compute by themselves: nothing is split over them.
         batches: inputs that are data, whose leading dimension is the batch.
         cotangents: inputs that are gradients of outputs.
         parameters: inputs that may rest in another sharding than they are computed with.
@@ -101,7 +101,7 @@ class Search:
     all_reduce: int | None = None
     refused: frozenset[str] = frozenset()
     whole: tuple[tuple[str, str], ...] = ()
-    apart: frozenset[str] = frozenset()
+    excluded_axes: frozenset[str] = frozenset()
     batches: frozenset[str] = frozenset()
     cotangents: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
@@ -133,8 +133,16 @@ class Search:
         return self.rest_axes if name in self.parameters else None
 
     def find_refused(self, name: str) -> set[str]:
-        """Return the mesh axes over which a value is not to be split."""
-        return {*self.apart, *(axis for pattern, axis in self.whole if fnmatchcase(name, pattern))}
+        """Return the mesh axes over which a value is not to be split.
+
+        Args:
+            name: of the value.
+
+        Returns:
+            Names as users say them: of axes that a mesh may have cut, which are its origins then.
+        """
+        axes = (axis for pattern, axis in self.whole if fnmatchcase(name, pattern))
+        return {*self.excluded_axes, *axes}
 
     def list_axes(self, mesh: Mesh) -> list[Axis]:
         """Return the axes of devices over which work may be split.
@@ -143,7 +151,7 @@ class Search:
             mesh: with these axes, which may be cut further, and with that of time.
         """
         axes = (axis for axis in mesh.axes if axis.size > 1 and axis.name != MICRO)
-        return [axis for axis in axes if axis.origin not in self.apart]
+        return [axis for axis in axes if axis.origin not in self.excluded_axes]
 
     def refuses(self, kind: str, nbytes: int) -> bool:
         """Return whether a collective may not occur."""

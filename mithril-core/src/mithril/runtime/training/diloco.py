@@ -30,7 +30,7 @@ from mithril.runtime.training.step import TrainStep
 from mithril.runtime.training.step_count import StepCounter
 from mithril.trees import flatten, rebuild
 
-PART = zlib.crc32(b"part that trains by itself")
+PART_SALT = zlib.crc32(b"part that trains by itself")
 """Salt of the seeds of parts."""
 
 
@@ -105,6 +105,15 @@ class DilocoStep:
 
         Parameters, moments and statistics have a first dimension with an entry for each part of the
         axis; all parts begin alike, but draw other random numbers.
+
+        Args:
+            seed: decides the initial parameters and the random numbers of all steps.
+            params: parameters to begin with, by name, as without DiLoCo; by default they are drawn.
+
+        Raises:
+            GraphError: a parameter is missing, or unknown.
+            ShapeError: a parameter has another type than the step takes.
+            OptionError: what is trained has 16 bits, or see `TrainStep.init`.
         """
         state = self._start.init(seed=seed, params=params)
         trained = self._list_trained(state.params)
@@ -136,7 +145,9 @@ class DilocoStep:
             The next state, and metrics: the mean of those of all parts, taken when they are read.
 
         Raises:
-            GraphError: the state is of another model or optimiser, or an input is missing.
+            OptionError: the state is of another optimiser.
+            GraphError: it is of another model, or an input is missing.
+            ShapeError: an id or a target in host memory is out of range; the state is not given up.
             BackendError: the state was given to a step before.
         """
         kept = state.optimizer
@@ -223,7 +234,9 @@ class DilocoStep:
             return seed
 
         def split(seed: Any) -> Any:
-            return constrain(split_seed(seed, self._count, PART), PartitionSpec(self._rule.axis))
+            return constrain(
+                split_seed(seed, self._count, PART_SALT), PartitionSpec(self._rule.axis)
+            )
 
         made: Array = jit(split, backend=self.backend)(seed)
         return made

@@ -118,7 +118,9 @@ class TrainStep:
 
         Raises:
             GraphError: a parameter is missing, or unknown.
-            OptionError: the optimiser starts with a learning rate that is NaN or negative.
+            ShapeError: a parameter has another type than the step takes.
+            OptionError: the seed is none, or the optimiser starts with a learning rate that is NaN,
+                infinite or negative.
         """
         seed, bound = read_seed(seed), self._latest
         arrays = self._make_parameters(seed, params, bound)
