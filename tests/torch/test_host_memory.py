@@ -11,7 +11,7 @@ from pathlib import Path
 import mithril as ml
 import mithril.numpy as mnp
 import pytest
-from mithril_torch.executors.host_memory import SETTINGS
+from mithril_torch.executors.host_memory import MALLOC_VARIABLES
 
 from tests.torch.pool.programs import children_of
 
@@ -33,7 +33,7 @@ print(faults() - first)
 
 def count_faults(before: str, **settings: str) -> int:
     """Return the page faults of a process that takes and frees 64 MiB, once it has done so twice."""
-    environment = {name: x for name, x in os.environ.items() if name not in SETTINGS}
+    environment = {name: x for name, x in os.environ.items() if name not in MALLOC_VARIABLES}
     ran = subprocess.run(
         [sys.executable, "-c", FAULTS.format(before=before)],
         env={**environment, **settings}, capture_output=True, text=True, check=True, timeout=120,
@@ -41,9 +41,10 @@ def count_faults(before: str, **settings: str) -> int:
     return int(ran.stdout)
 
 
+@pytest.mark.parametrize("mesh", ["", "ml.Mesh(data=2), executor='lockstep', "])
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
-def test_what_is_freed_is_used_again() -> None:
-    opened = "ml.TorchBackend(device='cpu')"
+def test_what_is_freed_is_used_again(mesh: str) -> None:
+    opened = f"ml.TorchBackend({mesh}device='cpu')"
     assert count_faults(opened) < 2_000
     assert count_faults(opened, MALLOC_TRIM_THRESHOLD_="131072") > 10_000
 

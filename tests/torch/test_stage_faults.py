@@ -14,7 +14,8 @@ from typing import Any
 import mithril as ml
 import pytest
 from mithril.errors import BackendError
-from mithril_torch.executors.workers import ProgramSourceMap, WorkersExecutable
+from mithril_torch.executors.workers import WorkersExecutable
+from mithril_torch.program.source_map import ProgramSourceMap
 
 from tests.torch.pool.programs import until
 

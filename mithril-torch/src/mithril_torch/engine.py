@@ -72,7 +72,7 @@ def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
     options.library(device)
     executor = _open_executor(mesh, options, device, job)
     on_cpu = device == "cpu"
-    if on_cpu and isinstance(executor, LocalExecutor):
+    if on_cpu and not isinstance(executor, WorkersExecutor):  # each worker does so by itself
         keep_freed_memory()
     codegen = codegen_options_of(options, device)
     codegen = replace(codegen, early=on_cpu, onednn=on_cpu and is_onednn_faster())
@@ -239,9 +239,15 @@ class TorchEngine(Engine):
         return view
 
     def wait_for(self, handles: Sequence[Handle]) -> None:
-        """Return once the devices have computed all that was begun."""
-        del handles
-        self.executor.wait()
+        """Return once the devices have computed all that was begun.
+
+        Args:
+            handles: what is wanted of it.
+
+        Raises:
+            BackendError: a handle is lost, or the pool of workers has ended.
+        """
+        self.executor.wait(handles)
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> Executable:
         """Turn a program into something that runs where the engine's devices are.
@@ -255,7 +261,7 @@ class TorchEngine(Engine):
         kernels = self.kernel_table
         if not isinstance(self.executor, LockstepExecutor):
             program = reuse_donated(program, donate)
-        return self.executor.lower(program, kernels, self.codegen)
+        return self.executor.lower(program, kernels, self.codegen, donate)
 
     def lower_stages(self, plan: Plan, donate: Collection[int] = ()) -> Executable:
         """Turn a plan of several stages into something that runs where its devices are.

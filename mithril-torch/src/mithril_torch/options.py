@@ -10,7 +10,7 @@ from numbers import Real
 
 from mithril.spi import MEMORY_FORMATS, OptionError, check_choice, check_flag
 
-LONGEST = 2_000_000
+MAX_TIMEOUT_SECONDS = 2_000_000
 """Seconds that can be waited for: the system counts milliseconds in 32 bits."""
 DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "lockstep", "workers")
@@ -38,7 +38,8 @@ class TorchOptions:
             where the hardware can; as PyTorch is set if left out.
         memory_format: `channels_last` (or `channel_last`) lays the images of convolutions out with
             their channels last, as fast convolutions want them; shapes stay what they are. `auto`
-            does so inside of programs, on a CPU: what they return lies as ever.
+            does so inside of programs, on a CPU and without `jit`: what they return lies in order,
+            but for what an update makes, or what takes the place of a donated array.
         gradient_as_bucket_view: whether gradients stay where their all_reduce left them, in one
             buffer; otherwise each gets memory of its own.
         find_unused_parameters: only False: a plan knows which parameters are used.
@@ -92,10 +93,10 @@ class TorchOptions:
             raise OptionError(
                 f"timeout={self.timeout!r} is no number of seconds above 0; give one, such as 300"
             )
-        if self.timeout > LONGEST:
+        if self.timeout > MAX_TIMEOUT_SECONDS:
             raise OptionError(
                 f"timeout={self.timeout!r} is longer than can be waited for; the most is "
-                f"{LONGEST} seconds, 23 days; give at most that"
+                f"{MAX_TIMEOUT_SECONDS} seconds, 23 days; give at most that"
             )
         object.__setattr__(self, "timeout", float(self.timeout))
 

@@ -127,3 +127,28 @@ def test_an_array_of_an_interrupted_message_is_dropped(pool: Pool, monkeypatch):
             pool.run(held, [], 1)
     del x
     assert values(pool, *pool.run(held, [], 1), 0) == before
+
+
+def test_arrays_that_are_waited_for_are_there(pool: Pool, monkeypatch):
+    x = pool.put([np.ones(2)] * 2)
+    pool.wait([x])
+    with monkeypatch.context() as quiet:
+        quiet.setattr(pool, "_request", lambda *arguments: pytest.fail("a message was sent"))
+        pool.wait([x])
+    assert values(pool, x, 1) == [1, 1]
+
+
+def test_who_waits_for_an_array_that_is_lost_is_told(pool: Pool):
+    program = load(pool, "def run(inputs): return [inputs[0] * 2]")
+    x = pool.put([np.ones(2)] * 2)
+    pool.run(program, [x], 1, donate=[0])
+    with pytest.raises(BackendError, match="cannot be used; it was donated to a program"):
+        pool.wait([x])
+
+
+def test_who_waits_on_a_pool_that_has_ended_is_told():
+    pool = Pool(1, "cpu", "gloo", 60.0)
+    x = pool.put([np.ones(2)])
+    pool.close()
+    with pytest.raises(BackendError, match="Worker pool of 1 has ended"):
+        pool.wait([x])

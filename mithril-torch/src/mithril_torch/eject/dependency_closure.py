@@ -23,7 +23,8 @@ class DependencyClosure:
     """Sources that need each other, in an order in which they can be loaded.
 
     Args:
-        imports: statements.
+        modules: statements that import whole modules.
+        members: names from elsewhere, by the module they come from.
         definitions: sources, by name.
     """
 

@@ -1,8 +1,8 @@
 """What an ejected program needs to run in a file of its own, besides the runtime library.
 
-The source of these functions goes into such files, so only PyTorch, the standard library and the
-runtime library are imported here. Tensors in files are whole; each process cuts out its own part of
-them.
+The source of these functions goes into such files, so only PyTorch, the standard library and
+modules that are alike are imported here. Tensors in files are whole; each process cuts out its own
+part of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from mithril_torch.launch.loopback import LOOPBACK, is_loopback
 from mithril_torch.program.runtime_library.groups import release_groups
 
 Box = tuple[slice, ...]
@@ -100,8 +101,8 @@ def meet_others(size: int, kind: str) -> tuple[int, str]:
     if size == 1:
         return 0, device
     here, address = (os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "MASTER_ADDR"))
-    if here == str(world) or (not here and address.startswith(("127.", "localhost", "::1"))):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    if here == str(world) or (not here and is_loopback(address)):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     kept_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = TCPStore(
         os.environ["MASTER_ADDR"],

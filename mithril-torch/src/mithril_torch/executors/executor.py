@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -53,8 +53,15 @@ class Executor(Protocol):
         """
         ...
 
-    def wait(self) -> None:
-        """Return once all that was begun is computed."""
+    def wait(self, handles: Sequence[Handle]) -> None:
+        """Return once all that was begun is computed.
+
+        Args:
+            handles: what is wanted of it.
+
+        Raises:
+            BackendError: one of them is lost, or what computes is gone.
+        """
         ...
 
     def part(self, mesh: Mesh) -> Executor:
@@ -66,14 +73,19 @@ class Executor(Protocol):
         ...
 
     def lower(
-        self, program: Program, kernels: Mapping[str, Kernel], codegen: CodegenOptions
+        self,
+        program: Program,
+        kernels: Mapping[str, Kernel],
+        codegen: CodegenOptions,
+        donate: Collection[int] = (),
     ) -> Executable:
         """Turn a program into something that runs.
 
         Args:
             program: what runs.
             kernels: those of all ops by name.
-            style: how it is written.
+            codegen: how it is written.
+            donate: positions of inputs that are given up.
         """
         ...
 
@@ -85,6 +97,6 @@ class Executor(Protocol):
         Args:
             plan: what runs.
             kernels: those of all ops by name.
-            style: how it is written.
+            codegen: how it is written.
         """
         ...

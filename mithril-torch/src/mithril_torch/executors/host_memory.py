@@ -17,7 +17,9 @@ LARGEST_TRIM = 2**31 - 1
 """Bytes that may be free at the end of the heap: `mallopt` takes an `int`."""
 LARGEST_IN_HEAP = 32 << 20
 """Bytes of what lies in the heap; glibc maps what is larger by itself, whatever it is told."""
-SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+MALLOC_VARIABLES = (
+    "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES",
+)  # fmt: skip
 """Variables by which users tell glibc themselves; they are left what they say."""
 
 
@@ -27,7 +29,7 @@ def keep_freed_memory() -> bool:
 
     Both thresholds are those that glibc would come to by itself with larger blocks (mallopt(3)).
     """
-    if any(name in os.environ for name in SETTINGS):
+    if any(name in os.environ for name in MALLOC_VARIABLES):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -6,7 +6,7 @@ collectives use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -36,14 +36,14 @@ from mithril.spi import (
 
 from mithril_torch.executors.observed import match_plan, match_program
 from mithril_torch.executors.pool.allocations import count_allocations
-from mithril_torch.executors.pool.faults import is_echo
+from mithril_torch.executors.pool.faults import is_secondary_failure
 from mithril_torch.executors.pool.marks import make_mark
 from mithril_torch.executors.pool.recorder import record_collectives
 from mithril_torch.executors.timing import HOW, check_counting, record
-from mithril_torch.executors.workers import ProgramSourceMap
 from mithril_torch.program import runtime_library
 from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.program.module import ProgramText, write
+from mithril_torch.program.source_map import ProgramSourceMap
 from mithril_torch.program.staged import write_plan
 from mithril_torch.tensors import disable_autocast, to_numpy, to_tensor
 
@@ -113,7 +113,7 @@ class LocalExecutor:
         """
         return [self._read(*one) for one in wanted]
 
-    def wait(self) -> None:
+    def wait(self, handles: Sequence[Handle]) -> None:
         """Return once the device has computed all that was begun; a CPU has."""
         if self._device.startswith("cuda"):
             torch.cuda.synchronize(self._device)
@@ -127,10 +127,14 @@ class LocalExecutor:
         return self
 
     def lower(
-        self, program: Program, kernels: Mapping[str, Kernel], codegen: CodegenOptions
+        self,
+        program: Program,
+        kernels: Mapping[str, Kernel],
+        codegen: CodegenOptions,
+        donate: Collection[int] = (),
     ) -> LocalExecutable:
         """Write a program as text and load it."""
-        generated = write(program, kernels, codegen=replace(codegen, tracks_steps=False))
+        generated = write(program, kernels, replace(codegen, tracks_steps=False), donate)
         return LocalExecutable(
             generated, self._device, self._rank, partial(match_program, program), program.issue
         )
@@ -194,20 +198,28 @@ class LocalExecutable:
         try:
             return self._call(inputs, observe)
         except RuntimeError as error:
-            if not (dist.is_initialized() and is_echo(str(error))):
+            line = self._find_line(error)
+            if not (dist.is_initialized() and is_secondary_failure(str(error))):
                 raise
+            if self._calls_user(line):  # who may have connections of his own
+                raise
+            where = ProgramSourceMap(self.generated).line(line) if line else "the program"
             raise BackendError(
-                f"rank {self._rank} has lost another process of the job in {self._locate(error)}, "
+                f"rank {self._rank} has lost another process of the job in {where}, "
                 f"while they exchanged data: {error}; see what that one says, and start the job "
                 f"again"
             ) from error
 
-    def _locate(self, error: BaseException) -> str:
-        """Return the step of the program that an error comes from."""
-        steps = ProgramSourceMap(self.generated)
+    def _find_line(self, error: BaseException) -> int | None:
+        """Return the number of the line of the program that an error comes from."""
         frames = walk_tb(error.__traceback__)
         found = [line for frame, line in frames if frame.f_code.co_filename == self._file]
-        return steps.line(found[-1]) if found else "the program"
+        return found[-1] if found else None
+
+    def _calls_user(self, line: int | None) -> bool:
+        """Whether a line of the program calls a function of a user."""
+        text = self.generated.text.splitlines()[line - 1] if line else ""
+        return any(f"{name}(" in text for name in self.generated.users)
 
     def _call(self, inputs: Sequence[Handle], observe: Observer | None) -> list[Handle]:
         if isinstance(observe, Recorder):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +80,7 @@ class LockstepExecutor:
         """Return what devices hold of several arrays."""
         return [to_numpy(shards[device]) for shards, _, device in wanted]
 
-    def wait(self) -> None:
+    def wait(self, handles: Sequence[Tensors]) -> None:
         """Return once the device has computed all that was begun; a CPU has."""
         if self._device.startswith("cuda"):
             torch.cuda.synchronize(self._device)
@@ -104,7 +104,11 @@ class LockstepExecutor:
         """Leave plans of several stages to the core."""
 
     def lower(
-        self, program: Program, kernels: Mapping[str, Kernel], codegen: CodegenOptions
+        self,
+        program: Program,
+        kernels: Mapping[str, Kernel],
+        codegen: CodegenOptions,
+        donate: Collection[int] = (),
     ) -> Executable:
         """Turn a program into straight-line Python over all devices, of the core's own style."""
         xp = _namespace(self._device)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,6 +35,7 @@ from mithril_torch.executors.timing import HOW, record
 from mithril_torch.options import TorchOptions
 from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.program.module import ProgramText, write
+from mithril_torch.program.source_map import ProgramSourceMap
 from mithril_torch.program.staged import write_plan
 
 _numbers = itertools.count()
@@ -97,9 +97,13 @@ class WorkersExecutor:
             for part in self._pool.fetch_all(at)
         ]
 
-    def wait(self) -> None:
-        """Return once the workers have computed all that was begun."""
-        self._pool.wait()
+    def wait(self, handles: Sequence[Any]) -> None:
+        """Return once the workers have computed all that was begun.
+
+        Raises:
+            BackendError: a handle is lost, or the pool has ended.
+        """
+        self._pool.wait(handles)
 
     def part(self, mesh: Mesh) -> WorkersExecutor:
         """Return some of the devices."""
@@ -110,14 +114,18 @@ class WorkersExecutor:
         return self
 
     def lower(
-        self, program: Program, kernels: Mapping[str, Kernel], codegen: CodegenOptions
+        self,
+        program: Program,
+        kernels: Mapping[str, Kernel],
+        codegen: CodegenOptions,
+        donate: Collection[int] = (),
     ) -> WorkersExecutable:
         """Write a program as text and have every worker load it.
 
         Raises:
             BackendError: it calls a kernel that a user gave an op; workers get text only.
         """
-        generated = write(program, kernels, codegen=codegen)
+        generated = write(program, kernels, codegen, donate)
         _check_users(generated, [program])
         return WorkersExecutable(
             self._pool,
@@ -200,22 +208,6 @@ class WorkersExecutable:
         for rank, measured in enumerate(found):
             recorder.memory += (MemoryUse((rank,), most, HOW) for most in measured["peak"])
         return list(handles)
-
-
-@dataclass(frozen=True)
-class ProgramSourceMap:
-    """Names steps and lines of a program in the user's words; see `pool.faults.SourceMap`."""
-
-    generated: ProgramText
-
-    def step(self, number: int) -> str:
-        """Return what a step is."""
-        return f"step {number} ({self.generated.steps[number]})"
-
-    def line(self, number: int) -> str:
-        """Return what a line of the text does."""
-        step = self.generated.lines.get(number)
-        return f"line {number} of the program" if step is None else self.step(step)
 
 
 def _merge_ranks(program: Program, observed: ObservedRows) -> Iterator[Issued]:

@@ -14,6 +14,9 @@ def zero_without_elements(write: EmitExpression) -> EmitExpression:
     """Return how an op of one result is written: as zeros where an operand has no elements.
 
     PyTorch refuses such operands, or gives results of another shape.
+
+    Args:
+        write: how it is written of operands with elements.
     """
 
     def text(op: Any, types: Types) -> str:

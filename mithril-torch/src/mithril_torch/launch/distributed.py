@@ -9,7 +9,6 @@ where nothing says how many processes a machine has, that is so if they meet at 
 from __future__ import annotations
 
 import atexit
-import ipaddress
 import os
 import socket
 import sys
@@ -22,9 +21,9 @@ import torch.distributed as dist
 from mithril.spi import BackendError
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
+from mithril_torch.launch.loopback import LOOPBACK, is_loopback
 from mithril_torch.program.runtime_library.groups import release_groups
 
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 LAST_PORT = 65535
 
 
@@ -77,16 +76,8 @@ def job_of(environment: Mapping[str, str]) -> Job | None:
         _number(environment, "LOCAL_RANK", rank),
         here,
         _number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
-        here == size if is_told else _is_loopback(environment.get("MASTER_ADDR", "")),
+        here == size if is_told else is_loopback(environment.get("MASTER_ADDR", "")),
     )
-
-
-def _is_loopback(host: str) -> bool:
-    """Return whether a host is this machine under a name that no other machine knows it by."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:

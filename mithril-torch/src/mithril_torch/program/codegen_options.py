@@ -23,8 +23,8 @@ class CodegenOptions:
         ranges: collectives stand in named ranges of PyTorch's profiler.
         layer_ranges: what belongs to one layer stands in such a range.
         channels_last: images of convolutions lie with their channels last.
-        lays_back: what such programs return lies in the order of its dimensions nevertheless, but
-            for what an update makes.
+        contiguous_results: what such programs return lies in the order of its dimensions all the
+            same, but for what an update makes, or what takes the place of a donated input.
         early: start to receive before a stage runs what is needed after it; messages between two
             devices then keep no order.
         timed: it tells `mark` when it comes from one segment to the next.
@@ -40,7 +40,7 @@ class CodegenOptions:
     ranges: bool = False
     layer_ranges: bool = False
     channels_last: bool = False
-    lays_back: bool = False
+    contiguous_results: bool = False
     early: bool = False
     timed: bool = False
     precision: str | None = None
@@ -94,6 +94,6 @@ def codegen_options_of(options: TorchOptions, device: str) -> CodegenOptions:
         bucket_views=options.gradient_as_bucket_view,
         ranges=options.use_module_hooks,
         channels_last=options.lays_out_images(device),
-        lays_back=options.memory_format == AUTO,
+        contiguous_results=options.memory_format == AUTO,
         precision=precision,
     )

@@ -6,7 +6,7 @@ are waited for before the first use of their results. Comments name the layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -22,15 +22,18 @@ from mithril.spi import (
     ops,
     segment_of,
 )
-from mithril.spi.ops import Constant, FromHost, Repeat, UserOp, Wait, find_on_host
+from mithril.spi.ops import Constant, FromHost, KeepFirst, Repeat, UserOp, Wait, find_on_host
 
 from mithril_torch.kernels import EXPRESSIONS
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.program.buffers import Buffer, plan_buffers, write_into
 from mithril_torch.program.codegen_options import in_range
-from mithril_torch.program.image_layout import LayOut
+from mithril_torch.program.image_layout import ToChannelsLast, ToContiguous
 from mithril_torch.program.module_scope import Line, ModuleScope
 from mithril_torch.program.names import Names, cause_comment, comment, describe_node, layer_of
+
+_MAY_RETURN_OPERAND = (KeepFirst, ToChannelsLast, ToContiguous, UserOp)
+"""Ops whose result may turn out to be the very tensor of an operand."""
 
 
 @dataclass
@@ -72,6 +75,7 @@ class FunctionEmitter:
         self._graph = graph
         self._prefix = prefix
         self._names: dict[Value, str] = {}
+        self._same: dict[str, tuple[str, ...]] = {}  # variables, and of which tensors they may be
         self._last_uses = graph.last_uses()
         self._on_host = find_on_host(graph)
         buffers = {} if module.codegen.compiled else plan_buffers(graph, f"flat{prefix}_")
@@ -94,12 +98,31 @@ class FunctionEmitter:
         """Return the variables of the outputs, once the lines are written."""
         return [self._names[value] for value in self._graph.outputs.values()]
 
-    def own_results(self) -> Iterator[str]:
-        """Yield the outputs, each in a tensor of its own: it may be given up alone."""
-        seen = set(self._module.known.values())
+    def distinct_results(self, given_up: Collection[Value]) -> Iterator[str]:
+        """Yield the outputs: each is a tensor object that nobody else has, to be given up alone.
+
+        Args:
+            given_up: inputs that their caller has no longer.
+        """
+        constants = set(self._module.known.values())
+        taken = {self._names[value] for value in self._graph.inputs if value not in given_up}
         for name in self.results():
-            yield f"{name}.clone()" if name in seen else name
-            seen.add(name)
+            sources = self._trace(name)
+            if sources & constants:
+                yield f"{name}.clone()"
+            else:
+                yield f"{name}.view_as({name})" if sources & taken else name
+            taken |= sources
+
+    def _trace(self, name: str) -> set[str]:
+        """Return a variable and those whose tensor it may be."""
+        found, waiting = set[str](), [name]
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += self._same.get(name, ())
+        return found
 
     def lines(self) -> list[Line]:
         """Return the body of the function, up to where its results are there."""
@@ -147,7 +170,7 @@ class FunctionEmitter:
             yield from self._emit_collective(node, op, number)
         elif isinstance(node.op, FromHost):
             yield from self._emit_fetch(node, number)
-        elif isinstance(node.op, LayOut) and self._may_rename(node.inputs[0]):
+        elif isinstance(node.op, ToChannelsLast) and self._may_rename(node):
             yield from self._emit_layout(node)
             return
         else:
@@ -166,9 +189,19 @@ class FunctionEmitter:
             yield write_into(self._place_in_arena(node.outputs[0]), expression)
         elif buffer is None:
             yield self._format_assignment(node, expression)
+            self._note_same(node, expression)
         else:
             yield from self._emit_buffer(buffer)
             yield write_into(self._names[node.outputs[0]], expression)
+
+    def _note_same(self, node: Node, expression: str) -> None:
+        """Remember which results of a node may be the tensors of operands."""
+        may_be_any = isinstance(node.op, _MAY_RETURN_OPERAND)
+        for made in node.outputs:
+            alike = [self._names[value] for value in node.inputs if value.type == made.type]
+            same = tuple(name for name in alike if may_be_any or name == expression)
+            if same:
+                self._same[self._names[made]] = same
 
     def _format_expression(self, node: Node) -> str:
         types = [value.type for value in node.inputs]
@@ -214,10 +247,12 @@ class FunctionEmitter:
         started = PendingCollective(work, target, node.outputs, "", number, segment_of(node))
         self._pending |= dict.fromkeys(node.outputs, started)
 
-    def _may_rename(self, value: Value) -> bool:
-        """Whether the name of a value is a variable of this function, and of nothing else."""
+    def _may_rename(self, node: Node) -> bool:
+        """Whether the operand of a node has a variable of this function alone, and no later use."""
+        (value,) = node.inputs
         is_shared = self._names[value] in self._module.known.values()
-        return not is_shared and value not in self._buffer_of
+        is_last = value in self._last_uses.get(node, ())
+        return is_last and not is_shared and value not in self._buffer_of
 
     def _emit_layout(self, node: Node) -> Iterator[str]:
         """Write what lays an image out; nobody reads it as it was, so its name stays."""
@@ -316,7 +351,7 @@ class FunctionEmitter:
 
     def _emit_loop(self, node: Node, op: Repeat, number: int) -> Iterator[str]:
         """Write a loop: its body is a function of its own, stacks are filled slice by slice."""
-        self._emit_body(node, op, number)
+        body = self._emit_body(node, op, number)
         operands = [self._names[value] for value in node.inputs]
         first = len(operands) - op.stacked
         placed = {value: self._place_in_arena(value) for value in self._find_placed(node)}
@@ -344,11 +379,22 @@ class FunctionEmitter:
         yield from (f"    {s}[i_{number}] = {m}" for s, m in zip(stacks, made, strict=True))
         if made:
             yield f"del {', '.join(made)}"
+        self._note_handed_on(op, body, state, operands)
+
+    def _note_handed_on(
+        self, op: Repeat, body: FunctionEmitter, state: Sequence[str], operands: Sequence[str]
+    ) -> None:
+        """Remember which carries may leave a loop as the tensors that came in."""
+        results = zip(body.results(), body.distinct_results(()), strict=True)
+        for name, (own, distinct) in zip(state, results, strict=False):
+            if own != distinct or not op.count:
+                self._same[name] = (*operands, *state, *body._trace(own))
 
     def _find_placed(self, node: Node) -> list[Value]:
         return [value for value in node.outputs if value in self._arena.offsets]
 
-    def _emit_body(self, node: Node, op: Repeat, number: int) -> None:
+    def _emit_body(self, node: Node, op: Repeat, number: int) -> FunctionEmitter:
+        """Write the function of a loop, and return what wrote it."""
         start, arena = self._arena.within(node)
         emitter = FunctionEmitter(
             self._module, op.body, f"_{number}", arena=arena, base=self._base + start
@@ -358,6 +404,7 @@ class FunctionEmitter:
         lines.append(Line(f"return ({''.join(f'{name}, ' for name in emitter.results())})"))
         head = Line(f"def body_{number}({', '.join(names)}):")
         self._module.add_function([head, *indent(lines)])
+        return emitter
 
 
 def indent(lines: Sequence[Line]) -> list[Line]:

@@ -4,17 +4,17 @@ A pass over local graphs. PyTorch's elementwise ops, norms, pools and the like g
 of what they are given. So values keep their shapes, and only those are laid out anew, once for all
 who read them, that come to a convolution as they were written, or to images that are laid out:
 inputs, such as images and weights, and what is made of neither. A step gives back weights as it
-laid them out, so that the next one finds them so. Other results may be laid back, for those who
-look at their strides.
+laid them out, so that the next one finds them so. Other results may be put in order again, for
+those who look at their strides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mithril.spi import Graph, Node, Op, Phase, Types, Value, all_nodes, map_bodies
+from mithril.spi import Graph, Node, Phase, Types, Value, all_nodes, map_bodies
 from mithril.spi.ops import (
     AdamWStep,
     BatchNorm,
@@ -25,13 +25,17 @@ from mithril.spi.ops import (
     ChannelSums,
     Concatenate,
     Convolving,
+    Einsum,
     Elementwise,
     GroupNorm,
     GroupNormGradient,
     NormalizeChannels,
     Pad,
     Pooling,
+    collective_of,
 )
+
+from mithril_torch.program.written_op import WrittenOp
 
 IMAGE_RANK = 4
 """Of images in two dimensions, and of the weights that they are convolved with."""
@@ -42,13 +46,10 @@ _KEEPS_LAYOUT = (
 
 
 @dataclass(frozen=True)
-class LayOut(Op):
-    """An image whose channels lie last in memory, and which is the operand if those of that do.
+class ToChannelsLast(WrittenOp):
+    """An image whose channels lie last in memory, and which is the operand if those of that do."""
 
-    It is no op of the core: it exists only while a program is written.
-    """
-
-    name: ClassVar[str] = "lay_out"
+    name: ClassVar[str] = "to_channels_last"
 
     def infer(self, inputs: Types) -> Types:
         """Return the type of the image."""
@@ -56,25 +57,26 @@ class LayOut(Op):
 
 
 @dataclass(frozen=True)
-class LayBack(Op):
-    """A tensor whose elements lie in the order of its dimensions.
+class ToContiguous(WrittenOp):
+    """A tensor whose elements lie in the order of its dimensions: the operand if its own do."""
 
-    It is no op of the core: it exists only while a program is written.
-    """
-
-    name: ClassVar[str] = "lay_back"
+    name: ClassVar[str] = "to_contiguous"
 
     def infer(self, inputs: Types) -> Types:
         """Return the type of the tensor."""
         return inputs[:1]
 
 
-def lay_out_images(graph: Graph, *, restores: bool = False) -> Graph:
+def lay_out_images(
+    graph: Graph, *, contiguous_results: bool = False, donated: Collection[Value] = ()
+) -> Graph:
     """Return a graph that computes the same on images with their channels last, in loops too.
 
     Args:
         graph: a local one.
-        restores: whether results, but for what an update makes, lie as if nothing had been done.
+        contiguous_results: whether results lie as if nothing had been done, but for what an update
+            makes, and what takes the place of a donated input.
+        donated: inputs that are given up.
     """
     if not any(isinstance(node.op, Convolving) for node in all_nodes(graph)):
         return graph
@@ -82,8 +84,8 @@ def lay_out_images(graph: Graph, *, restores: bool = False) -> Graph:
     for node in graph.nodes:
         layouts.add(node)
     outputs = {name: layouts.find(value) for name, value in graph.outputs.items()}
-    if restores:
-        outputs = layouts.restore(outputs)
+    if contiguous_results:
+        outputs = layouts.restore(graph, donated)
     return Graph(graph.inputs, tuple(layouts.nodes), outputs)
 
 
@@ -94,6 +96,7 @@ class _Layouts:
         self.nodes: list[Node] = []
         self._now: dict[Value, Value] = {}
         self._laid: set[Value] = set()
+        self._touched: set[Value] = set()  # made of images that are laid out: they may lie so, too
         self._spread: set[Value] = set()  # broadcasts, which have no memory of their own
 
     def find(self, value: Value) -> Value:
@@ -113,27 +116,52 @@ class _Layouts:
             self._laid.add(node.outputs[0])
         elif isinstance(node.op, Broadcast):
             self._spread.update(node.outputs)
+        self._touched.update(self._list_touched(node))
         self.nodes.append(map_bodies(node, lay_out_images))
 
-    def restore(self, outputs: Mapping[str, Value]) -> dict[str, Value]:
-        """Return outputs, those of images laid back."""
+    def restore(self, graph: Graph, donated: Collection[Value]) -> dict[str, Value]:
+        """Return the outputs of the old graph as if nothing had been laid out.
+
+        What is laid out of donated inputs comes in again with the next call, if the results that
+        take their places stay so; that is told by shapes, as those of moments are.
+        """
         makers = {value: node for node in self.nodes for value in node.outputs}
+        kept = {value.type.shape for value in donated if value in self._now}
         restored: dict[Value, Value] = {}
-        for value in dict.fromkeys(outputs.values()):
+        for value in dict.fromkeys(graph.outputs.values()):
             maker = makers.get(value)
-            if maker is None or value not in self._laid or maker.phase is Phase.update:
-                continue
-            restored[value] = made = Value(value.type, value.name)
-            node = replace(maker, op=LayBack(), inputs=(value,), outputs=(made,), cause=None)
-            self.nodes.append(node)
-        return {name: restored.get(value, value) for name, value in outputs.items()}
+            is_update = maker is not None and maker.phase is Phase.update
+            if is_update or value.type.shape in kept:
+                restored[value] = self.find(value)
+            elif maker is not None and value in self._touched:
+                restored[value] = made = Value(value.type, value.name)
+                laid = (self.find(value),)
+                self.nodes.append(
+                    replace(maker, op=ToContiguous(), inputs=laid, outputs=(made,), cause=None)
+                )
+        return {name: restored.get(value, value) for name, value in graph.outputs.items()}
+
+    def _list_touched(self, node: Node) -> list[Value]:
+        """Return what a node makes that may lie otherwise than it would of operands in order.
+
+        Products and collectives make results in an order of their own, as do stacks of loops; of
+        one dimension there is no other.
+        """
+        if isinstance(node.op, Einsum) or collective_of(node.op) is not None:
+            return []
+        is_touched = any(value in self._laid or value in self._touched for value in node.inputs)
+        made: Sequence[Value] = node.outputs
+        if node.op.bodies:
+            made = made[: len(node.op.carries)]
+            is_touched |= any(isinstance(inner.op, Convolving) for inner in all_nodes(node))
+        return [value for value in made if is_touched and value.type.rank > 1]
 
     def _lay_out_operands(self, node: Node) -> Node:
         wanted = self._list_images(node)
         for value in dict.fromkeys(wanted):
             laid = Value(value.type, value.name)
             self.nodes.append(
-                replace(node, op=LayOut(), inputs=(value,), outputs=(laid,), cause=None)
+                replace(node, op=ToChannelsLast(), inputs=(value,), outputs=(laid,), cause=None)
             )
             self._now |= {old: laid for old, now in self._now.items() if now is value}
             self._now[value] = laid

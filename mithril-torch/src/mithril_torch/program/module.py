@@ -52,6 +52,7 @@ def write(
     program: Program,
     users: Mapping[str, Kernel] | None = None,
     codegen: CodegenOptions = DEFAULT_CODEGEN,
+    donate: Collection[int] = (),
 ) -> ProgramText:
     """Write a program as text.
 
@@ -59,10 +60,11 @@ def write(
         program: what runs.
         users: kernel factories of the ops that users defined, by op name.
         codegen: how it is written besides what it computes.
+        donate: positions of inputs that are given up.
     """
     module = Module(users or {}, codegen)
     with module.on_devices(program.mesh):
-        module.write_run(program)
+        module.write_run(program, donate)
     if program.mesh.devices:
         idle = [Line("def run(inputs):"), Line(f"    return {[None] * len(program.outputs)}")]
         module.blocks.append([Line("else:"), *indent(idle)])
@@ -85,7 +87,7 @@ class Module(ModuleScope):
 
         Args:
             mesh: the devices of the backend, or some of them: others pass the functions over.
-            said: what they are.
+            title: what they are.
         """
         self.mesh, self._header, self._functions, self._place = mesh, [], [], len(self.blocks)
         yield
@@ -100,11 +102,18 @@ class Module(ModuleScope):
         head = f"if rank in {where}:" if len(where) > 1 else f"if rank == {where[0]}:"
         self.blocks.append([*heading, Line(head), *indent(_join_blank_lines(lines))])
 
-    def write_run(self, program: Program) -> None:
-        """Write the function of a program that is all that runs."""
-        prepared = replace(program, graph=_prepare(program.graph, self.codegen))
+    def write_run(self, program: Program, donate: Collection[int]) -> None:
+        """Write the function of a program that is all that runs.
+
+        Args:
+            program: what it runs.
+            donate: positions of inputs that are given up.
+        """
+        given_up = {program.graph.inputs[position] for position in donate}
+        prepared = replace(program, graph=_prepare(program.graph, self.codegen, donated=given_up))
         arena = self.arrange(prepared.graph)
-        self._write("run", prepared, FunctionEmitter(self, prepared.graph, "", arena=arena), ())
+        emitter = FunctionEmitter(self, prepared.graph, "", arena=arena)
+        self._write("run", prepared, emitter, (), given_up)
 
     def write_stage(self, name: str, program: Program, donated: Sequence[int]) -> Aliases:
         """Write the function of a program that others call, and that empties the list it is given.
@@ -118,10 +127,11 @@ class Module(ModuleScope):
             Positions of inputs, each with the output that is made in its memory.
         """
         free = {program.graph.inputs[position] for position in donated}
-        prepared = replace(program, graph=_prepare(program.graph, self.codegen, free))
+        prepared = replace(program, graph=_prepare(program.graph, self.codegen, free=free))
         arena = self.arrange(prepared.graph)
         emitter = FunctionEmitter(self, prepared.graph, "", is_owner=True, arena=arena)
-        self._write(name, prepared, emitter, () if self.codegen.compiled else ("inputs.clear()",))
+        first = () if self.codegen.compiled else ("inputs.clear()",)
+        self._write(name, prepared, emitter, first, free)
         outputs = list(prepared.graph.outputs.values())
         return {
             program.graph.inputs.index(x): outputs.index(made)
@@ -129,7 +139,12 @@ class Module(ModuleScope):
         }
 
     def _write(
-        self, name: str, program: Program, emitter: FunctionEmitter, first: Sequence[str]
+        self,
+        name: str,
+        program: Program,
+        emitter: FunctionEmitter,
+        first: Sequence[str],
+        given_up: Collection[Value],
     ) -> None:
         names = [emitter.name_input(value) for value in program.graph.inputs]
         title = [port_comment(port, self.mesh) for port in program.inputs]
@@ -137,7 +152,7 @@ class Module(ModuleScope):
             one_a_line("(", list(zip(names, title, strict=True)), ") = inputs") if names else ()
         )
         body = [*map(Line, unpack), *map(Line, first if names else ()), *emitter.lines()]
-        results = list(zip(emitter.own_results(), program.outputs, strict=True))
+        results = list(zip(emitter.distinct_results(given_up), program.outputs, strict=True))
         made = [(name, f"{port.name}: {port_comment(port, self.mesh)}") for name, port in results]
         body += map(Line, one_a_line("return [", made, "]") if made else ["return []"])
         self._functions.append([Line(f"def {name}(inputs):"), *indent(body)])
@@ -157,10 +172,25 @@ class Module(ModuleScope):
         return ProgramText(text, tuple(self.steps), at, self.called, tuple(self.segments))
 
 
-def _prepare(graph: Graph, codegen: CodegenOptions, free: Collection[Value] = ()) -> Graph:
-    """Return a graph that computes the same in the ops that are written."""
+def _prepare(
+    graph: Graph,
+    codegen: CodegenOptions,
+    *,
+    free: Collection[Value] = (),
+    donated: Collection[Value] = (),
+) -> Graph:
+    """Return a graph that computes the same in the ops that are written.
+
+    Args:
+        graph: a local one.
+        codegen: how it is written besides.
+        free: inputs in whose memory sums may grow.
+        donated: inputs whose places results take for the next call.
+    """
     if codegen.channels_last:
-        graph = lay_out_images(graph, restores=codegen.lays_back)
+        graph = lay_out_images(
+            graph, contiguous_results=codegen.contiguous_results, donated=donated
+        )
     found = gather_updates(flatten_batch_dims(fuse(graph)))
     if codegen.compiled:
         return found

@@ -111,6 +111,7 @@ class _RankEmitter:
         self._answered = messages.find_answered(rank)
         self._in_flight: dict[int, int] = {}  # slots on their way, and the steps that bring them
         self._sent: list[Message] = []  # what may be under way
+        self._same: dict[int, int] = {}  # slots, and those whose very tensors they have
         table = rank_steps.table
         own = {s for p, s in zip(table.inputs, table.given, strict=True) if self._has(p.sharding)}
         self._available = own | {i.slot for i in table.indices if rank in i.mesh.flat}
@@ -164,13 +165,23 @@ class _RankEmitter:
         for position, rank in self._sent:
             yield from self._emit_progress(position)
             yield Line(f"sent_{position}_{rank}.wait()", self._rank_steps.first + position)
-        made = [
-            (self._name(slot), f"{port.name}: {port_comment(port, port.sharding.mesh)}")
-            if slot in self._available
-            else ("None", f"{port.name}, on others")
-            for port, slot in zip(table.outputs, table.made, strict=True)
-        ]
+        made = []
+        taken = set(table.given)  # whose tensors the caller has, or gets as other results
+        for port, slot in zip(table.outputs, table.made, strict=True):
+            if slot not in self._available:
+                made.append(("None", f"{port.name}, on others"))
+                continue
+            name, source = self._name(slot), self._find_source(slot)
+            shown = f"{name}.view_as({name})" if source in taken else name
+            made.append((shown, f"{port.name}: {port_comment(port, port.sharding.mesh)}"))
+            taken.add(source)
         yield from map(Line, one_a_line("return [", made, "]") if made else ["return []"])
+
+    def _find_source(self, slot: int) -> int:
+        """Return the slot whose very tensor a slot has: the first of them."""
+        while slot in self._same:
+            slot = self._same[slot]
+        return slot
 
     # ---------------------------------------------------------------- stages
 
@@ -228,6 +239,8 @@ class _RankEmitter:
         kept = f"{source}{_format_slice(mine[0].held, held)}" if mine else ""
         if len(mine) == 1 and _fills(mine[0].place, shape) and mine[0].sender == self._rank:
             yield Line(f"{target} = {kept}", self._rank_steps.first + position)
+            if kept == source:
+                self._same[step.target] = step.source
         else:
             yield from self._emit_assembly(target, source, transfer, mine, position)
         self._available.add(step.target)

@@ -83,7 +83,7 @@ class Connection:
 
         Args:
             message: what to do.
-            blame: names the steps and lines of the program that this is about.
+            source_map: names the steps and lines of the program that this is about.
 
         Raises:
             BackendError: a worker answered with an error, or ended, or was stopped for too long.

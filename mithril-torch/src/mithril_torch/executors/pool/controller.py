@@ -101,7 +101,7 @@ class Pool:
             program: its name, which no other program of this pool has.
             source: Python text that defines `run(inputs)`, which returns a list of tensors; None
                 stands for one that is on other ranks only.
-            blame: says what its steps and lines are, for errors.
+            source_map: says what its steps and lines are, for errors.
 
         Raises:
             BackendError: the text cannot be executed, a worker failed, or the name is taken.
@@ -277,10 +277,15 @@ class Pool:
                 missing = missing[len(batch) :]
         return [part for part in parts if part is not None]
 
-    def wait(self) -> None:
-        """Return once workers have run what waits for a message; they answer when all is done."""
+    def wait(self, handles: Sequence[RemoteArray] = ()) -> None:
+        """Return once workers have what waits for a message; they answer when all is done.
+
+        Raises:
+            BackendError: a worker failed, or one of the handles cannot be used.
+        """
         with self._connection.lock:
-            if self._batcher.runs:
+            self._check(handles)
+            if self._batcher.runs or self._batcher.puts:
                 self._request({"do": "take"})
                 self._batcher.shrink()
 

@@ -20,7 +20,7 @@ from mithril_torch.executors.pool.round_trip import RoundTrip
 
 EXIT = 1.0
 """Seconds for a process whose socket has closed to be gone for good."""
-_ECHO = re.compile(
+_SECONDARY = re.compile(
     r"Connection (closed|reset|refused)|Broken pipe|Timed out waiting|timeout caused pair closure"
     r"|remote process exited|Connection was likely closed|NCCL.*timeout"
 )
@@ -36,9 +36,9 @@ _ACTIVITIES = {
 }
 
 
-def is_echo(text: str) -> bool:
+def is_secondary_failure(text: str) -> bool:
     """Return whether an error tells that another process is gone, and not what went wrong."""
-    return _ECHO.search(text) is not None
+    return _SECONDARY.search(text) is not None
 
 
 class SourceMap(Protocol):
@@ -67,7 +67,7 @@ class Fault:
 
 
 def find(round_trip: RoundTrip, source_map: SourceMap | None, timeout: float) -> list[Fault]:
-    """Return the faults behind the trouble of an exchange, echoes left out."""
+    """Return the faults behind the trouble of an exchange, secondary ones left out."""
     workers = round_trip.workers
     dead = [_describe_death(workers, rank, source_map) for rank in sorted(round_trip.ended)]
     stopped = [rank for rank in round_trip.silent if workers.is_stopped(rank)]
@@ -75,7 +75,7 @@ def find(round_trip: RoundTrip, source_map: SourceMap | None, timeout: float) ->
     errors = [
         _describe_error(rank, _report(round_trip, rank), source_map) for rank in round_trip.failed
     ]
-    own = [fault for fault in errors if not is_echo(fault.how)]
+    own = [fault for fault in errors if not is_secondary_failure(fault.how)]
     if dead or held or own:
         return dead + held + own
     return [
@@ -132,12 +132,12 @@ def _describe_stop(
 
 
 def _describe_silence(
-    workers: WorkerProcesses, rank: int, source_map: SourceMap | None, echo: Fault
+    workers: WorkerProcesses, rank: int, source_map: SourceMap | None, other: Fault
 ) -> Fault:
     place = locate(*workers.progress.read(rank), source_map)
     pid = workers.processes[rank].pid
-    how = f"gave no answer {place} (pid {pid}), and rank {echo.rank} {echo.how}"
-    return Fault(rank, how, "raise the timeout if it is slow", echo.details)
+    how = f"gave no answer {place} (pid {pid}), and rank {other.rank} {other.how}"
+    return Fault(rank, how, "raise the timeout if it is slow", other.details)
 
 
 def _describe_error(rank: int, report: dict[str, Any], source_map: SourceMap | None) -> Fault:

@@ -42,7 +42,8 @@ class WorkerProcesses:
         """Start the processes; they wait for their `setups`.
 
         Raises:
-            BackendError: a process cannot be started.
+            BackendError: the system does not let a process start.
+            Exception: whatever else went wrong in the thread that starts them.
         """
         failures: list[Exception] = []
         started = threading.Event()
