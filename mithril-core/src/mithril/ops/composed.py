@@ -15,6 +15,7 @@ from mithril.ops.choice import (
     equal,
     greater,
     greater_equal,
+    keep_where,
     less,
     logical_and,
     logical_not,
@@ -29,7 +30,6 @@ from mithril.ops.reduce import sum
 from mithril.ops.rounding import isinf
 from mithril.ops.shape import normalize_axis, reshape, transpose
 from mithril.ops.wide import compute_wide
-from mithril.types import DType
 
 
 def tril(x: AnyOperand, k: int = 0) -> AnyOperand:
@@ -49,7 +49,7 @@ def tril(x: AnyOperand, k: int = 0) -> AnyOperand:
     array([[1, 0],
            [3, 4]], dtype=int32)
     """
-    return where(_is_lower(x, read_integer(k, "tril's k"), "tril"), x, _zero(x))
+    return keep_where(_is_lower(x, read_integer(k, "tril's k"), "tril"), x)
 
 
 def triu(x: AnyOperand, k: int = 0) -> AnyOperand:
@@ -70,7 +70,7 @@ def triu(x: AnyOperand, k: int = 0) -> AnyOperand:
            [0, 4]], dtype=int32)
     """
     below = _is_lower(x, read_integer(k, "triu's k") - 1, "triu")
-    return where(logical_not(below), x, _zero(x))
+    return keep_where(logical_not(below), x)
 
 
 def outer(x: Any, y: Any) -> Any:
@@ -230,7 +230,7 @@ def trace(x: Any) -> Any:
     """
     _require_matrix(x, "trace")
     row, column = _places(x)
-    return sum(where(row == column, x, _zero(x)), (-2, -1))
+    return sum(keep_where(row == column, x), (-2, -1))
 
 
 def positive(x: AnyOperand) -> AnyOperand:
@@ -258,12 +258,6 @@ def _is_lower(x: AnyOperand, k: int, what: str) -> AnyOperand:
 def _places(x: AnyOperand) -> tuple[AnyOperand, AnyOperand]:
     shape = x.shape[-2:]
     return iota(x, shape, 0), iota(x, shape, 1)
-
-
-def _zero(x: Operand) -> bool | int | float:
-    if x.dtype == DType.bool_:
-        return False
-    return 0.0 if x.dtype.is_float else 0
 
 
 def _require_matrix(x: Operand, what: str) -> None:
