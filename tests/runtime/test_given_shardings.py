@@ -138,6 +138,7 @@ def test_loops_and_gradients_inside_a_function_take_no_other_mesh() -> None:
     foreign = ml.jit(double, in_shardings=FOREIGN)
     for function in (
         ml.grad(lambda v: foreign(v).sum()),
+        ml.grad(lambda v: ml.constrain(v, FOREIGN).sum()),
         lambda x: ml.scan(lambda total, row: (total + foreign(row), None), x[0], x)[0],
     ):
         with pytest.raises(ml.MeshError, match=REFUSED):
@@ -149,5 +150,8 @@ def test_one_device_takes_no_other_mesh() -> None:
     for options in ({"in_shardings": FOREIGN}, {"out_shardings": FOREIGN}, {"at_rest": FOREIGN}):
         with pytest.raises(ml.MeshError, match=r"on Mesh\(x=2, y=2\), the backend on Mesh\(\)"):
             ml.jit(double, **options)(x)
+    for place in (ml.reshard, ml.constrain, lambda x, s: ml.jit(lambda v: ml.constrain(v, s))(x)):
+        with pytest.raises(ml.MeshError, match=r"on Mesh\(x=2, y=2\), the backend on Mesh\(\)"):
+            place(x, FOREIGN)
     with pytest.raises(ml.MeshError, match=r"on Mesh\(x=2, y=2\), the backend on Mesh\(\)"):
         ml.jit(double, backend=ONE).plan(ml.TensorSpec((8, 4), sharding=FOREIGN))

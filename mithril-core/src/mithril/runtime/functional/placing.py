@@ -10,7 +10,7 @@ from mithril.ir import Tensor
 from mithril.mesh import PartitionSpec, Sharding, check_spec_mesh
 from mithril.ops.constrain import apply_constraint
 from mithril.runtime.array import Array
-from mithril.runtime.functional.tracing import FunctionBuilder
+from mithril.runtime.functional.tracing import check_traced_spec
 from mithril.trees import flatten, rebuild, spread
 
 
@@ -87,20 +87,22 @@ def _place(
         raise ShardingError(
             f"{function}() takes a partition spec, not {sharding!r}; write P('x', None)"
         )
-    specs = spread(sharding, structure, f"the value given to {function}()")
+    what = f"the value given to {function}()"
+    specs = spread(sharding, structure, what)
     placed = []
     for leaf, spec in zip(leaves, specs, strict=True):
         if spec is None:
             placed.append(leaf)
         elif isinstance(leaf, Tensor):
-            builder = leaf.builder
-            if isinstance(builder, FunctionBuilder):
-                check_spec_mesh(spec, builder.backend.mesh, f"the value given to {function}()")
+            check_traced_spec(leaf.builder, spec, what)
             placed.append(traced(leaf, spec))
         elif isinstance(leaf, Array):
-            one_device = leaf.backend.mesh.size == 1
             where = sharding if isinstance(sharding, Sharding) else spec
-            placed.append(leaf if one_device else leaf.backend.reshard(leaf, where))
+            if leaf.backend.mesh.size == 1:
+                check_spec_mesh(spec, leaf.backend.mesh, what)
+                placed.append(leaf)
+            else:
+                placed.append(leaf.backend.reshard(leaf, where))
         else:
             raise BackendError(
                 f"{function}() is given {kind_of(leaf)}, not an array of a backend; write "
