@@ -37,6 +37,7 @@ check: $(VENV)/.ready
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/python tools/module_length.py
+	$(VENV)/bin/python tools/check_docstrings.py
 	$(VENV)/bin/python tools/list_layers.py --check
 	$(VENV)/bin/python tools/spi_surface.py --check
 	$(VENV)/bin/python tools/list_ops.py --check

@@ -270,7 +270,14 @@ class Array(Operand):
         return whole
 
     def block_until_ready(self) -> Self:
-        """Return the array once its values are computed, as in JAX; for timing what makes it."""
+        """Return the array once its values are computed, as in JAX; for timing what makes it.
+
+        Returns:
+            The same object.
+
+        Raises:
+            BackendError: it was donated or lost, or a process that computes is gone.
+        """
         self.engine.wait_for([self.shards])
         return self
 

@@ -66,6 +66,12 @@ def block_until_ready(x: Any) -> Any:
     Args:
         x: an array, or a tree of arrays; other leaves are there.
 
+    Returns:
+        The same object.
+
+    Raises:
+        BackendError: an array was donated or lost, or a process that computes is gone.
+
     >>> import mithril as ml
     >>> block_until_ready({"a": ml.NumpyBackend().ones(2)})["a"].numpy()
     array([1., 1.], dtype=float32)
