@@ -12,9 +12,11 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import jax
 import pytest
+from mithril.errors import BackendError
 from mithril.plugins import LaunchRequest, free_port
-from mithril_jax.processes import commands
+from mithril_jax.processes import commands, raise_if_lost
 
 from tests.runtime.jobs import LOOPBACK, crowding, listening, processes_of
 from tests.runtime.scripts import (
@@ -362,3 +364,40 @@ os._exit(0)
     done = launch(script(tmp_path, code))
     text = "process 0 of 2 has lost another process of the job while they exchanged data: "
     assert f"[0] {text}" in done.stdout, done.stdout + done.stderr
+
+
+LOST = "UNAVAILABLE: Gloo all-reduce failed: Connection closed by peer"
+
+
+def place(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("COORDINATOR", "127.0.0.1:1"), ("PROCESS", "0"), ("PROCESSES", "2")):
+        monkeypatch.setenv(f"MITHRIL_JAX_{name}", value)
+
+
+@pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError(LOST), ValueError(LOST)])
+def test_errors_of_connections_tell_of_a_lost_process(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raise_if_lost(error)  # there is no job, so that it is something else
+    place(monkeypatch)
+    text = "process 0 of 2 has lost another process of the job while they exchanged data: UNAVAIL"
+    with pytest.raises(BackendError, match=text):
+        raise_if_lost(error)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ConnectionRefusedError])
+def test_what_a_user_raises_is_no_lost_process(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel raises while it is traced, a callback while it runs."""
+    place(monkeypatch)
+
+    def ask(x: object) -> object:
+        raise kind("Connection refused: UNAVAILABLE")
+
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        jax.block_until_ready(jax.jit(lambda x: jax.pure_callback(ask, x, x))(jax.numpy.ones(2)))
+    assert "Connection refused" in str(raised.value)
+    raise_if_lost(raised.value)
+    raise_if_lost(RuntimeError("Connection refused: UNAVAILABLE"))
+    raise_if_lost(ValueError("Connection refused: UNAVAILABLE"))

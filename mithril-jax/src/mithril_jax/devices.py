@@ -24,7 +24,7 @@ from mithril.spi import (
     host_shards,
 )
 
-from mithril_jax.processes import translate_errors
+from mithril_jax.processes import raise_if_lost
 
 FEWEST_CPUS = 8
 """So many virtual CPU devices are made unless the user says how many: for later, larger meshes."""
@@ -180,8 +180,11 @@ class Devices:
         wanted = self.flat[device]
         for shard in array.addressable_shards:
             if shard.device == wanted:
-                with translate_errors():
+                try:
                     return np.asarray(shard.data)
+                except (RuntimeError, ValueError) as error:
+                    raise_if_lost(error)
+                    raise
         raise BackendError(
             f"device {device} belongs to process {wanted.process_index}, not to this one "
             f"({jax.process_index()}); its part cannot be read here; reshard the array to P() first"

@@ -39,7 +39,7 @@ from mithril_jax.kernels import KERNELS, kernels_on
 from mithril_jax.lower import function_of, whole_function
 from mithril_jax.measured import JaxProfiler, MeasuredExecutable
 from mithril_jax.options import JaxOptions
-from mithril_jax.processes import join, translate_errors
+from mithril_jax.processes import join, raise_if_lost
 from mithril_jax.transfer import make_transfer
 
 _WIDE = frozenset({DType.int64, DType.uint64, DType.float64})
@@ -238,9 +238,19 @@ class JaxEngine(Engine):
         return replace(self, is_measuring=True)
 
     def wait_for(self, handles: Sequence[jax.Array]) -> None:
-        """Return once arrays are computed."""
-        with translate_errors():
+        """Return once arrays are computed.
+
+        Args:
+            handles: what programs returned.
+
+        Raises:
+            BackendError: another process of the job is gone.
+        """
+        try:
             jax.block_until_ready(list(handles))
+        except (RuntimeError, ValueError) as error:
+            raise_if_lost(error)
+            raise
 
     def open_profiler(self) -> EngineProfiler:
         """Return JAX's own profiler."""

@@ -19,7 +19,7 @@ from mithril_jax.devices import Devices
 from mithril_jax.donation import name_donations, order_outputs, pair_donated
 from mithril_jax.lower import needs_flag, output_order
 from mithril_jax.options import JaxOptions
-from mithril_jax.processes import translate_errors
+from mithril_jax.processes import raise_if_lost
 
 IN_FLIGHT = 8
 """How many runs may be queued on several CPU devices: XLA can deadlock when they are too many."""
@@ -95,8 +95,11 @@ class JaxExecutable:
 
     def run_compiled(self, run: Callable[..., Any], inputs: Sequence[jax.Array]) -> list[jax.Array]:
         """Return the results of a compiled form of the program, in the order of its outputs."""
-        with translate_errors():
+        try:
             results: list[jax.Array] = run(*self._enter(inputs))
+        except (RuntimeError, ValueError) as error:
+            raise_if_lost(error)
+            raise
         if self._order_outputs is not None:
             results = list(self._order_outputs(results))
         if self._is_capped and results:
@@ -148,8 +151,11 @@ class JaxExecutable:
             for _ in range(IN_FLIGHT // 2):
                 earlier = _in_flight.popleft()
             if not earlier.is_deleted():  # it was donated, so a later run waits for it
-                with translate_errors():
+                try:
                     earlier.block_until_ready()
+                except (RuntimeError, ValueError) as error:
+                    raise_if_lost(error)
+                    raise
 
 
 def _say_shardings(program: Program, devices: Devices, order: Sequence[int]) -> Any:

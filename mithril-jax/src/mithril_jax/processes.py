@@ -33,29 +33,43 @@ HEARTBEAT_SECONDS = 60
 """Seconds without a sign of life after which a process of another machine counts as dead."""
 SHUTDOWN_SECONDS = 300
 """Seconds that a process waits at its end for those of other machines."""
-ECHO_SECONDS = 1.0
+SECONDARY_SECONDS = 1.0
 """Seconds that a process which fails as another one is gone leaves to that one's end."""
 LOOPBACK = "127.0.0.1"
-_ECHO = re.compile(r"Gloo .* failed|Connection (closed|reset|refused)|UNAVAILABLE|Broken pipe")
+_SECONDARY = re.compile(r"Gloo .* failed|Connection (closed|reset|refused)|UNAVAILABLE|Broken pipe")
+_CALLBACK = re.compile(r"callback|Traceback \(most recent call last\)", re.IGNORECASE)
 
 
-@contextmanager
-def translate_errors() -> Iterator[None]:
+def raise_if_lost(error: Exception) -> None:
     """Tell of another process of the job that is gone, where JAX tells of a connection.
+
+    Args:
+        error: what JAX raised; nothing is done about another one, so that it is raised again.
 
     Raises:
         BackendError: another process of the job is gone.
     """
-    try:
-        yield
-    except (RuntimeError, ValueError) as error:  # the latter where a call is not queued
-        if COORDINATOR not in os.environ or not _ECHO.search(str(error)):
-            raise
-        raise BackendError(
-            f"process {os.environ[PROCESS]} of {os.environ[PROCESSES]} has lost another process of "
-            f"the job while they exchanged data: {error}; see what that one says, and start the "
-            f"job again"
-        ) from error
+    if COORDINATOR not in os.environ or not _is_secondary_failure(error):
+        return
+    raise BackendError(
+        f"process {os.environ[PROCESS]} of {os.environ[PROCESSES]} has lost another process of the "
+        f"job while they exchanged data: {error}; see what that one says, and start the job again"
+    ) from error
+
+
+def _is_secondary_failure(error: Exception) -> bool:
+    """Return whether an error tells that another process is gone, and not what went wrong.
+
+    Kernels and callbacks of users may have connections of their own: what they raise comes as it
+    is, or in the text of an error of JAX that tells of a callback.
+    """
+    import jax
+
+    text = str(error)
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return _SECONDARY.search(text) is not None and _CALLBACK.search(text) is None
+    # Where a call is not queued.
+    return isinstance(error, ValueError) and "Gloo" in text and _SECONDARY.search(text) is not None
 
 
 def commands(request: LaunchRequest) -> Sequence[Command]:
@@ -148,8 +162,8 @@ def _leave(nodes: int) -> None:
     error = getattr(sys, "last_value", None)
     if error is None:
         return
-    if _ECHO.search("".join(traceback.format_exception(error))):
-        time.sleep(ECHO_SECONDS)
+    if _SECONDARY.search("".join(traceback.format_exception(error))):
+        time.sleep(SECONDARY_SECONDS)
     if nodes > 1:
         from jax._src import distributed
 
