@@ -26,6 +26,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from mithril_torch.launch.command import LOOPBACK
+from mithril_torch.launch.whole_lines import show_whole_lines
 
 ADDRESS = "127.0.0.1"
 FROM_SIGNAL = 128
@@ -89,6 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         arguments: of torchrun.
     """
     rendezvous_handler_registry.register(LOOPBACK, _loopback)
+    show_whole_lines()
     os.environ["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "[${rank}] "
     try:
         run.main(["--tee", "3", "--shutdown-timeout", str(PATIENCE), *arguments])
