@@ -22,7 +22,7 @@ from mithril.runtime.call import Bound, Pick, pick
 from mithril.runtime.donation import give_up_moved
 from mithril.runtime.host_indices import check_host_indices
 from mithril.runtime.input_conversion import InputConverter
-from mithril.runtime.interrupts import HeldInterrupts
+from mithril.runtime.interrupts import hold_interrupts
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.planner import NOTHING, Planner, Seeded
 from mithril.runtime.sampling import read_seed
@@ -88,15 +88,8 @@ class Evaluator:
             arrays = bound.settle([*arrays, *evaluation.captured.held])
         if evaluation.traced.uses_seed:
             arrays = [*arrays, self._seed_array(seed, bound)]
-        with HeldInterrupts(bool(bound.interface.donated)):
-            made = bound.run(arrays, observe)
-            if arrays is not given and bound.interface.donated:
-                give_up_moved(given, arrays, bound.interface.donated)
-            outputs, slopes = {name: made[i] for i, name in self._places}, Parameters()
-            if gradients is not None:  # filled one by one: faster for few, and as fast for many
-                for position, name in enumerate(evaluation.differentiated, len(outputs)):
-                    slopes[name] = made[position]
-            return outputs, slopes
+        donates = bool(bound.interface.donated)
+        return hold_interrupts(donates, self._run, bound, arrays, given, seeded, observe)
 
     def bind(
         self, seeded: Seeded, kinds: Sequence[Kind], donated: frozenset[str] = NOTHING
@@ -158,6 +151,33 @@ class Evaluator:
                     is_placed=bound.interface.is_placed,
                 )  # fmt: skip
                 x.materialise(made)
+
+    def _run(
+        self,
+        bound: Bound[Evaluation],
+        arrays: list[Array],
+        given: Sequence[Any],
+        seeded: Seeded,
+        observe: Observer | None,
+    ) -> tuple[dict[str, Array], Parameters]:
+        """Return outputs and gradients.
+
+        Args:
+            bound: what runs.
+            arrays: on the devices.
+            given: what users passed for them.
+            seeded: names of the outputs whose gradients are given.
+            observe: told of every collective.
+        """
+        made = bound.run(arrays, observe)
+        if arrays is not given and bound.interface.donated:
+            give_up_moved(given, arrays, bound.interface.donated)
+        outputs, slopes = {name: made[i] for i, name in self._places}, Parameters()
+        if seeded is not None:  # filled one by one: faster for few, and as fast for many
+            differentiated = bound.interface.source.differentiated
+            for position, name in enumerate(differentiated, len(outputs)):
+                slopes[name] = made[position]
+        return outputs, slopes
 
     # ------------------------------------------------------------------ arrays of new kinds
 

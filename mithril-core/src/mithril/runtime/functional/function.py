@@ -29,7 +29,7 @@ from mithril.runtime.functional.arriving import Arriving
 from mithril.runtime.functional.binding import TracedFunction, bind_function
 from mithril.runtime.functional.options import FunctionOptions, JitOptions
 from mithril.runtime.functional.tracing import check_traced_spec, lift
-from mithril.runtime.interrupts import HeldInterrupts
+from mithril.runtime.interrupts import hold_interrupts
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
 from mithril.trees import flatten, rebuild, spread
@@ -157,10 +157,7 @@ class Function:
         arrays = bound.settle(arrays, others)
         if known is None:
             self._bindings.remember(form, arrays, bound)
-        with HeldInterrupts(bool(bound.interface.donated)):
-            made = _run(bound, arrays)
-            give_up_moved(leaves, arrays, bound.interface.donated)
-            return made
+        return _run(bound, arrays, leaves)
 
     @property
     def recompiles(self) -> int:
@@ -282,14 +279,29 @@ def find_backend(name: str, leaves: Sequence[object]) -> ArrayBackend:
     )
 
 
-def _run(bound: Bound[TracedFunction], arrays: list[Array]) -> Any:
-    """Return what a function returns for arrays of the kinds that were planned for."""
-    traced = bound.interface.source
-    captured = traced.captured
+def _run(
+    bound: Bound[TracedFunction], arrays: list[Array], leaves: Sequence[Any] | None = None
+) -> Any:
+    """Return what a function returns for arrays of the kinds that were planned for.
+
+    Args:
+        bound: what runs.
+        arrays: of the arguments.
+        leaves: what users passed for them, if it is not the same.
+    """
+    captured = bound.interface.source.captured
     # Another plan may have moved what is unplaced of them, and one may be an argument, too.
     given = bound.settle([*arrays, *captured.held]) if captured.arrays else arrays
-    with HeldInterrupts(bool(bound.interface.donated)):
-        return rebuild(traced.structure, bound.run(given))
+    return hold_interrupts(bool(bound.interface.donated), _run_settled, bound, given, leaves)
+
+
+def _run_settled(
+    bound: Bound[TracedFunction], arrays: list[Array], leaves: Sequence[Any] | None
+) -> Any:
+    made = bound.run(arrays)
+    if leaves is not None:
+        give_up_moved(leaves, arrays, bound.interface.donated)
+    return rebuild(bound.interface.source.structure, made)
 
 
 def is_value(x: object) -> bool:

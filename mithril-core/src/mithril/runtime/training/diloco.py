@@ -23,7 +23,7 @@ from mithril.plan import Plan
 from mithril.runtime.array import Array
 from mithril.runtime.functional.function import jit
 from mithril.runtime.functional.placing import constrain
-from mithril.runtime.interrupts import HeldInterrupts
+from mithril.runtime.interrupts import hold_interrupts
 from mithril.runtime.parameters import Parameters
 from mithril.runtime.training.state import MeanMetrics, Metrics, TrainState
 from mithril.runtime.training.step import TrainStep
@@ -156,8 +156,7 @@ class DilocoStep:
                 "step of diloco() is called with the state of another optimiser; give what "
                 "step.init() or the step before returned"
             )
-        with HeldInterrupts():
-            return self._advance(state, kept, batch)
+        return hold_interrupts(True, self._advance, state, kept, batch)
 
     def _advance(
         self, state: TrainState, kept: DilocoState, batch: Mapping[str, object]

@@ -28,7 +28,7 @@ from mithril.runtime.backend import Backend
 from mithril.runtime.bindings import Bindings
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.compiled import CompiledModel
-from mithril.runtime.interrupts import HeldInterrupts
+from mithril.runtime.interrupts import hold_interrupts
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.sampling import Key, read_seed
@@ -165,13 +165,22 @@ class TrainStep:
         # Batches and captured arrays may lie anywhere; a state lies as it is taken.
         others = [*range(len(inputs)), *range(len(inputs) + len(kept), len(bound.settled))]
         given = bound.settle([*inputs, *kept, *held], others)
-        with HeldInterrupts():
-            made = bound.run(given)
-            if bound.plan.only_stage is None:  # stages return one value once, whatever its name
-                made = _separate(made)
-            following, metrics = form.make_next(made, arrays)
-            self._warmup.count(step, following.step)
-            return following, metrics
+        return hold_interrupts(True, self._run, bound, given, form, arrays, step)
+
+    def _run(
+        self,
+        bound: Bound[StepSource],
+        given: list[Array],
+        form: StateForm,
+        arrays: list[Array],
+        step: Array,
+    ) -> tuple[TrainState, Metrics]:
+        made = bound.run(given)
+        if bound.plan.only_stage is None:  # stages return one value once, whatever its name
+            made = _separate(made)
+        following, metrics = form.make_next(made, arrays)
+        self._warmup.count(step, following.step)
+        return following, metrics
 
     # ------------------------------------------------------------------ state
 
