@@ -70,6 +70,7 @@ def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
     here = 1 if options.executor == "lockstep" else job.local_size if job else mesh.size
     device = _device(here, options.device)
     options.library(device)
+    options.check_graphs(device, mesh.size)
     executor = _open_executor(mesh, options, device, job)
     on_cpu = device == "cpu"
     if on_cpu and not isinstance(executor, WorkersExecutor):  # each worker does so by itself
@@ -96,7 +97,7 @@ def _open_executor(mesh: Mesh, options: TorchOptions, device: str, job: Job | No
         return LockstepExecutor(mesh, device)
     mine = f"cuda:{job.local_rank if job else 0}" if device == "cuda" else device
     if mesh.size == 1:
-        return LocalExecutor(mesh, mine)
+        return LocalExecutor(mesh, mine, captures=options.cuda_graphs)
     if job is None:
         _check_cores(mesh.size, options, device)
         return WorkersExecutor.start(mesh, options, device)

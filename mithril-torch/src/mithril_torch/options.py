@@ -15,7 +15,7 @@ MAX_TIMEOUT_SECONDS = 2_000_000
 DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "lockstep", "workers")
 FLAGS = (
-    "jit", "gradient_as_bucket_view", "find_unused_parameters", "use_module_hooks",
+    "jit", "cuda_graphs", "gradient_as_bucket_view", "find_unused_parameters", "use_module_hooks",
     "trace_module_partitioning",
 )  # fmt: skip
 AUTO = "auto"
@@ -33,6 +33,7 @@ class TorchOptions:
         executor: `workers` is one process a device, `lockstep` runs all devices of a mesh in turn
             in this process, to debug; `auto` is workers where there are several devices.
         jit: compile programs with `torch.compile`.
+        cuda_graphs: replay the programs of one CUDA device as CUDA graphs: one launch a call.
         timeout: seconds after which a process that does not answer counts as lost.
         allow_tf32: whether matrix products of float32 may round their operands to TensorFloat-32
             where the hardware can; as PyTorch is set if left out.
@@ -58,6 +59,7 @@ class TorchOptions:
     distributed_backend: str | None = None
     executor: str = "auto"
     jit: bool = False
+    cuda_graphs: bool = False
     timeout: float = 300.0
     allow_tf32: bool | None = None
     memory_format: str = AUTO
@@ -110,6 +112,27 @@ class TorchOptions:
             return device == "cpu" and not self.jit
         return self.memory_format != "channels_first"
 
+    def check_graphs(self, device: str, devices: int) -> None:
+        """Raise if programs shall be CUDA graphs where there are none.
+
+        Args:
+            device: `cpu` or `cuda`.
+            devices: how many there are, in all processes.
+
+        Raises:
+            OptionError: they shall.
+        """
+        if self.cuda_graphs and device != "cuda":
+            raise OptionError(
+                f"cuda_graphs=True needs a CUDA device, and programs run on {device}; leave it "
+                f"out, or choose device='cuda'"
+            )
+        if self.cuda_graphs and devices > 1:
+            raise OptionError(
+                f"cuda_graphs=True is for one device, and the mesh has {devices}, which exchange "
+                f"data; leave it out"
+            )
+
     def check_ranges(self, option: str) -> None:
         """Raise if programs run in a way that leaves no ranges of the profiler.
 
@@ -140,6 +163,14 @@ class TorchOptions:
         self._check_codegen("memory_planning", "greedy")
 
     def _check_together(self) -> None:
+        if self.cuda_graphs:
+            self._check_codegen("cuda_graphs", True)
+            for name in ("jit", "use_module_hooks"):
+                if getattr(self, name):
+                    raise OptionError(
+                        f"{name}=True does not go with cuda_graphs=True; a graph has no more than "
+                        f"its launches; leave one of them out"
+                    )
         if self.use_module_hooks:
             self.check_ranges("use_module_hooks")
         if self.jit:

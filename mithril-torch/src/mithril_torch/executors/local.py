@@ -34,6 +34,11 @@ from mithril.spi import (
     host_shards,
 )
 
+from mithril_torch.executors.captured import (
+    CapturedRun,
+    capture_cuda_graph,
+    is_worth_capturing,
+)
 from mithril_torch.executors.observed import match_plan, match_program
 from mithril_torch.executors.pool.allocations import count_allocations
 from mithril_torch.executors.pool.faults import is_secondary_failure
@@ -58,12 +63,14 @@ class LocalExecutor:
         mesh: the devices of all processes, or some of them.
         device: where this process's tensors lie.
         rank: which device of all that is.
+        captures: whether programs that are worth it are replayed as CUDA graphs.
     """
 
-    def __init__(self, mesh: Mesh, device: str, rank: int = 0) -> None:
+    def __init__(self, mesh: Mesh, device: str, rank: int = 0, *, captures: bool = False) -> None:
         self._mesh = mesh
         self._device = device
         self._rank = rank
+        self._captures = captures
 
     @property
     def device(self) -> str:
@@ -120,7 +127,7 @@ class LocalExecutor:
 
     def part(self, mesh: Mesh) -> LocalExecutor:
         """Return some of the devices; this process need not have one of them."""
-        return LocalExecutor(mesh, self._device, self._rank)
+        return LocalExecutor(mesh, self._device, self._rank, captures=self._captures)
 
     def measuring(self) -> LocalExecutor:
         """Return the same: marks in the text of a program are all that is needed."""
@@ -135,8 +142,14 @@ class LocalExecutor:
     ) -> LocalExecutable:
         """Write a program as text and load it."""
         generated = write(program, kernels, replace(codegen, tracks_steps=False), donate)
+        captures = self._captures and not codegen.timed and is_worth_capturing(program)
         return LocalExecutable(
-            generated, self._device, self._rank, partial(match_program, program), program.issue
+            generated,
+            self._device,
+            self._rank,
+            partial(match_program, program),
+            program.issue,
+            captures=captures,
         )
 
     def lower_plan(
@@ -161,6 +174,7 @@ class LocalExecutable:
         rank: of this process.
         to_issued: returns what was carried out, from what was seen.
         planned: returns what this process takes part in, for a program that cannot be timed.
+        captures: whether it is captured as a CUDA graph, and replayed.
     """
 
     def __init__(
@@ -170,6 +184,8 @@ class LocalExecutable:
         rank: int,
         to_issued: Callable[[Sequence[Mapping[str, Any]]], Iterable[Issued]],
         planned: Callable[[], Iterable[Issued]],
+        *,
+        captures: bool = False,
     ) -> None:
         self.generated = generated
         self._planned = planned
@@ -184,8 +200,10 @@ class LocalExecutable:
         exec(compile(generated.text, self._file, "exec"), self.names)
         self._run = self.names["run"]
         self._arena: torch.Tensor | None = self.names.get("arena")
-        # Two calls at once would write into the same arena.
-        self._lock = nullcontext() if self._arena is None else Lock()
+        captured = CapturedRun(self._run, capture_cuda_graph) if captures else None
+        self._replayed: Callable[[Any], Any] = captured or self._run
+        # Two calls at once would write into the same memory.
+        self._lock = Lock() if captures or self._arena is not None else nullcontext()
         self._device = device
         self._rank = rank
 
@@ -226,7 +244,7 @@ class LocalExecutable:
             return self._measure(inputs, observe)
         with self._lock, torch.inference_mode(), disable_autocast(self._device):
             if observe is None:
-                results: list[Handle] = self._run(inputs)
+                results: list[Handle] = self._replayed(inputs)
                 return results
             with record_collectives(memoryview(bytearray(1))) as rows:
                 results = self._run(inputs)
