@@ -171,7 +171,8 @@ def _run(program: ProgramView, leaves: Leaves, seed: Any, cotangents: Leaves) ->
 
 
 def _executable_of(program: ProgramView) -> JaxExecutable:
-    executable = program.executable
+    with jax.ensure_compile_time_eval():  # the processes of a job compare what they were given
+        executable = program.executable
     assert isinstance(executable, JaxExecutable), "what the engine of JAX lowers a program to"
     return executable
 

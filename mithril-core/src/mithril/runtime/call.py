@@ -27,6 +27,7 @@ from mithril.runtime.array import Array, Kind
 from mithril.runtime.checked_run import check_outputs, run_and_compare
 from mithril.runtime.donation import check_donated, give_up
 from mithril.runtime.observing import Occasion, Run, tell_compiled, watch
+from mithril.runtime.same_plans import check_same_plan
 from mithril.runtime.unplaced import find_unsettled, settle
 
 Source = TypeVar("Source")
@@ -86,7 +87,12 @@ class Bound(Generic[Source]):
 
     @cached_property
     def executable(self) -> Executable:
-        """The lowered plan, told which of its inputs are given up; made when it is first run."""
+        """The lowered plan, told which of its inputs are given up; made when it is first run.
+
+        Raises:
+            BackendError: other processes of the job are about to run another plan.
+        """
+        self._meet()
         started = perf_counter()
         made = self.engine.lower_plan(self.plan, self._given_up)
         check_executable(self.engine.name, "lower", made)
@@ -94,6 +100,25 @@ class Bound(Generic[Source]):
             lowering = perf_counter() - started
             tell_compiled(self._occasion, self.plan, self.planning_seconds, lowering)
         return made
+
+    def _meet(self) -> None:
+        """Compare the plan with that of the other processes of the job, once.
+
+        Raises:
+            BackendError: they are about to run another one.
+        """
+        owner = self.interface.owner
+        if not self.interface.is_users or self.engine.process_count == 1:
+            return
+        if "_has_met" in vars(self):
+            return
+        # What is measured is what the user runs.
+        profile, owner.open_profile = owner.open_profile, None
+        try:
+            check_same_plan(owner, self.interface.caller, self.plan)
+        finally:
+            owner.open_profile = profile
+        vars(self)["_has_met"] = True
 
     @cached_property
     def _watched(self) -> Run:
@@ -167,7 +192,8 @@ class Bound(Generic[Source]):
             observe: told of every collective that is carried out.
 
         Raises:
-            BackendError: an array was donated before, or is donated and needed otherwise.
+            BackendError: an array was donated before, or is donated and needed otherwise; or other
+                processes of the job are about to run another plan.
 
         An array that is given up is lost if the run fails and may have written into its memory.
         """
@@ -221,7 +247,12 @@ class Bound(Generic[Source]):
 
     @cached_property
     def _parts(self) -> _Parts:
-        """What `run` needs, looked up once: a small step would feel each attribute."""
+        """What `run` needs, looked up once: a small step would feel each attribute.
+
+        Raises:
+            BackendError: other processes of the job are about to run another plan.
+        """
+        self._meet()  # before anything runs or is measured
         ports = [self.plan.outputs[i] for i in self.results]
         owner = self.interface.owner
         is_placed = self.interface.is_placed and owner.mesh.size > 1
