@@ -29,6 +29,7 @@ from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings, read_donated
 from mithril.runtime.submesh import on_whole_mesh
 from mithril.runtime.unplaced import PendingArray
+from mithril.types import DType
 
 Given = Mapping[str, object]
 MAPPINGS = (dict, Mapping)
@@ -226,9 +227,20 @@ class Evaluator:
                 arrays[position] = convert(x, "parameter", name)
             else:
                 name = (seeded or ())[position - last]
-                x = float(x) if _is_number(x) else x
-                arrays[position] = convert(x, "gradient of output", name)
+                if _is_number(x):
+                    arrays[position] = self._convert_number(x, name, self._known(seeded, position))
+                else:
+                    arrays[position] = convert(x, "gradient of output", name)
         return arrays
+
+    def _known(self, seeded: Seeded, position: int) -> DType | None:
+        """Return the dtype of an output gradient in the last call, None if it had others."""
+        last = self._planner.bindings.last
+        return last.kinds[position].type.dtype if last and last.form[0] == seeded else None
+
+    def _convert_number(self, x: float, name: str, dtype: DType | None) -> Array:
+        """Return a number as the gradient of an output, whose dtype it has."""
+        return self._converter.convert(float(x), "gradient of output", name, dtype=dtype)
 
     def _bring_together(self, arrays: list[Array]) -> list[Array]:
         """Return arrays on the mesh that the model runs on: on all of it, unless layers do not."""
@@ -237,8 +249,7 @@ class Evaluator:
     def _fit_all(self, arrays: list[Array], seeded: Seeded, given: Sequence[Any]) -> list[Array]:
         """Return arrays with output gradients in the dtypes of the outputs."""
         first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
-        numbers = list(map(_is_number, given[last:]))
-        fitting = self._fit(arrays[last:], seeded or (), arrays[:first], numbers)
+        fitting = self._fit(arrays[last:], seeded or (), arrays[:first], given[last:])
         return arrays[:last] + fitting
 
     def _seed_array(self, seed: int, bound: Bound[Evaluation]) -> Array:
@@ -250,23 +261,24 @@ class Evaluator:
         gradients: Sequence[Array],
         seeded: Sequence[str],
         inputs: Sequence[Array],
-        numbers: Sequence[bool],
+        given: Sequence[Any],
     ) -> list[Array]:
         """Return output gradients in the float dtypes of the outputs.
 
         Arrays have their own, unless a precision gives the outputs theirs; numbers have none.
         """
         is_given = self._settings.plan.precision.is_given
-        if not (is_given and gradients) and not any(numbers):
+        if not (is_given and gradients) and not any(map(_is_number, given)):
             return list(gradients)
         types = tuple((n, x.type) for n, x in zip(self._inputs, inputs, strict=True))
-        outputs = self._planner.output_types(types)
-        return [
-            x.astype(outputs[name].dtype)
-            if outputs[name].dtype.is_float and (is_number or (is_given and x.dtype.is_float))
-            else x
-            for name, x, is_number in zip(seeded, gradients, numbers, strict=True)
-        ]
+        outputs, fitting = self._planner.output_types(types), list(gradients)
+        for position, (name, x, passed) in enumerate(zip(seeded, gradients, given, strict=True)):
+            dtype = outputs[name].dtype
+            if dtype.is_float and _is_number(passed):
+                fitting[position] = self._convert_number(passed, name, dtype)
+            elif dtype.is_float and is_given and x.dtype.is_float:
+                fitting[position] = x.astype(dtype)
+        return fitting
 
     # ------------------------------------------------------------------ checking what is passed in
 

@@ -15,7 +15,7 @@ from mithril.mesh import PartitionSpec
 from mithril.runtime.array import Array
 from mithril.runtime.backend import Backend
 from mithril.runtime.unplaced import HostArray
-from mithril.types import TensorType
+from mithril.types import DType, TensorType
 
 
 class InputConverter:
@@ -30,7 +30,14 @@ class InputConverter:
         self._known: dict[tuple[Any, ...], TensorType] = {}
         self._number: tuple[float, Array] | None = None
 
-    def convert(self, x: object, what: str, name: str, spec: PartitionSpec | None = None) -> Array:
+    def convert(
+        self,
+        x: object,
+        what: str,
+        name: str,
+        spec: PartitionSpec | None = None,
+        dtype: DType | None = None,
+    ) -> Array:
         """Return an array of the backend; values of the host wait there for their plan.
 
         Args:
@@ -38,6 +45,7 @@ class InputConverter:
             what: what it is, for messages: `input`, say.
             name: how it is called.
             spec: how it shall lie, if that is said.
+            dtype: of a number; by default as `backend.array` reads it.
 
         Raises:
             BackendError: it is an array of another backend, or none.
@@ -49,8 +57,10 @@ class InputConverter:
             if known is not None:
                 return HostArray(self._backend, known, x)
         elif self._number is not None and x is self._number[0] and type(self._number[1]) is Array:
-            return self._number[1]
-        array = self._backend.as_unplaced(x, f"{what} '{name}'")
+            known_dtype = self._number[1].kind.type.dtype
+            if dtype is None or dtype == known_dtype:
+                return self._number[1]
+        array = self._backend.as_unplaced(x, f"{what} '{name}'", dtype)
         array = array if spec is None else self._lay_out(array, spec)
         if type(x) is float:  # such as the 1.0 that a loop gives as the gradient of its loss
             self._number = (x, array)

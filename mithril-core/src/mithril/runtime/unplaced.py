@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat
 from operator import is_
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -74,6 +74,10 @@ class PendingArray(Array):
         """The seed that the values will come from."""
         seed: int = self.shards[1]
         return seed
+
+    def block_until_ready(self) -> Self:
+        """Return the array: nothing of it is being computed."""
+        return self
 
     def materialise(self, made: Array) -> None:
         """Become the given array."""

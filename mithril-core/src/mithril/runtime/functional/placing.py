@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mithril.engine import Engine, Handle
 from mithril.errors import BackendError, ShardingError, kind_of
 from mithril.ir import Tensor
 from mithril.mesh import PartitionSpec, Sharding, check_spec_mesh
@@ -78,9 +79,12 @@ def block_until_ready(x: Any) -> Any:
     """
     leaves: list[Any] = []
     flatten(x, leaves)
+    waiting: dict[Engine, list[Handle]] = {}
     for leaf in leaves:
-        if isinstance(leaf, Array):
-            leaf.block_until_ready()
+        if isinstance(leaf, Array) and leaf.is_materialised:
+            waiting.setdefault(leaf.engine, []).append(leaf.shards)
+    for engine, handles in waiting.items():
+        engine.wait_for(handles)
     return x
 
 
