@@ -228,12 +228,14 @@ class Evaluator:
             else:
                 name = (seeded or ())[position - last]
                 if _is_number(x):
-                    arrays[position] = self._convert_number(x, name, self._known(seeded, position))
+                    arrays[position] = self._convert_number(
+                        x, name, self._find_dtype(seeded, position)
+                    )
                 else:
                     arrays[position] = convert(x, "gradient of output", name)
         return arrays
 
-    def _known(self, seeded: Seeded, position: int) -> DType | None:
+    def _find_dtype(self, seeded: Seeded, position: int) -> DType | None:
         """Return the dtype of an output gradient in the last call, None if it had others."""
         last = self._planner.bindings.last
         return last.kinds[position].type.dtype if last and last.form[0] == seeded else None
