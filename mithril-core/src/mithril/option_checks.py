@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TypeGuard
 
 from mithril.errors import OptionError, listing, nearest
 
@@ -49,6 +50,15 @@ def check_flag(option: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{option}={value!r} is neither True nor False; give one of them")
     return value
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number of Python; truth values are none.
+
+    >>> is_number(2), is_number(0.5), is_number(True), is_number("2")
+    (True, True, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_output(option: str, path: object) -> Path:
@@ -96,4 +106,4 @@ def choose_name(given: Mapping[str, object]) -> tuple[str, object]:
     return name, value
 
 
-__all__ = ["MEMORY_FORMATS", "check_choice", "check_flag", "choose_name"]
+__all__ = ["MEMORY_FORMATS", "check_choice", "check_flag", "choose_name", "is_number"]

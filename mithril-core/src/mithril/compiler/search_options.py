@@ -14,7 +14,7 @@ from mithril.errors import MeshError, OptionError, kind_of, listing, nearest
 from mithril.keywords import read_entries
 from mithril.mesh import Mesh
 from mithril.ops.collective import AllToAll, collectives
-from mithril.option_checks import check_flag
+from mithril.option_checks import check_flag, is_number
 from mithril.sharding.search import (
     ANNOTATIONS,
     DATA,
@@ -182,8 +182,7 @@ def _read_memory(given: object, limits: Mapping[str, object]) -> int | None:
 def _read_bytes(name: str, value: object) -> int:
     number = to_python(value)
     nbytes = BYTES.read(number, name) if isinstance(number, str) else number
-    is_number = isinstance(nbytes, int | float) and not isinstance(nbytes, bool)
-    if not is_number or not 1 <= nbytes < math.inf:
+    if not is_number(nbytes) or not 1 <= nbytes < math.inf:
         raise OptionError(f'{name}={value!r} is no number of bytes; give one, such as "16 GB"')
     return int(nbytes)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from mithril.errors import OptionError
+from mithril.option_checks import is_number
 from mithril.types import DType
 
 Rate = tuple[tuple[float, float], ...]
@@ -40,8 +41,7 @@ def check_figure(
     Raises:
         OptionError: it is not.
     """
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    is_large = is_number and (number > 0 or number == least)
+    is_large = is_number(number) and (number > 0 or number == least)
     if not is_large or math.isnan(number) or (number == math.inf and number != most):
         bound = "above 0" if least is None else f"of at least {least:g}"
         raise OptionError(f"{what} has {figure} {number!r}; give a finite number {bound}")

@@ -15,6 +15,7 @@ import numpy as np
 from mithril.engine import Observer
 from mithril.errors import GraphError, kind_of, listing, nearest
 from mithril.models.trace_context import SEED
+from mithril.option_checks import is_number
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.asked import Evaluation
 from mithril.runtime.backend import Backend
@@ -329,7 +330,7 @@ class Evaluator:
 
 def _is_number(x: object) -> bool:
     """Return whether something is a number of Python or NumPy, and no truth value."""
-    return isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool)
+    return is_number(x) or isinstance(x, np.integer | np.floating)
 
 
 def _in_order(

@@ -7,7 +7,7 @@ from typing import Any
 
 from mithril.errors import OptionError, listing
 from mithril.ops.host import ARENAS
-from mithril.option_checks import check_flag
+from mithril.option_checks import check_flag, is_number
 from mithril.partition.offload import Offload
 from mithril.runtime.backend import Backend
 from mithril.types import to_python
@@ -73,8 +73,7 @@ def _read_number(option: str, given: object, unit: str, is_on: bool, switch: str
     number = to_python(given)
     if number is None:
         return None
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if not is_number or not math.isfinite(float(number)) or float(number) < 0:
+    if not is_number(number) or not math.isfinite(float(number)) or float(number) < 0:
         raise OptionError(
             f"{option}={given!r} is no number of {unit}; give a finite number of 0 or more"
         )

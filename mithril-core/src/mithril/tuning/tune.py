@@ -15,7 +15,7 @@ from mithril.mesh import Mesh
 from mithril.models import Layer, Model
 from mithril.models.composition import Composition
 from mithril.models.statistics import find_unsaid
-from mithril.option_checks import check_choice, check_flag, check_output
+from mithril.option_checks import check_choice, check_flag, check_output, is_number
 from mithril.options import Precision
 from mithril.runtime.backend import Backend
 from mithril.runtime.specification import TensorSpec, as_spec
@@ -177,8 +177,7 @@ def read_budget(hours: object) -> float:
         OptionError: it is no time above 0.
     """
     value = to_python(hours)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:
+    if not is_number(value) or not 0 < value < math.inf:
         raise OptionError(
             f"tuning_budget_hours={hours!r} is no time to tune in; give hours above 0, such as 0.1"
         )

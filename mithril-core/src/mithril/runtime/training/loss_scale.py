@@ -15,6 +15,7 @@ from typing import Any
 from mithril.errors import OptionError
 from mithril.ir import Tensor
 from mithril.ops import cast, maximum, where
+from mithril.option_checks import is_number
 from mithril.types import DType, TensorType, promote, to_python
 
 SCALE, GOOD, SKIPPED = "loss_scale.scale", "loss_scale.good_steps", "loss_scale.skipped_steps"
@@ -73,8 +74,7 @@ def read_loss_scale(given: Any) -> LossScale | None:
         return None
     if given == "dynamic":
         return LossScale(FIRST, is_dynamic=True)
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if is_number and math.isfinite(given) and given > 0:
+    if is_number(given) and math.isfinite(given) and given > 0:
         return LossScale(float(given), is_dynamic=False)
     raise OptionError(f"loss_scale={given!r} is neither 'dynamic' nor a positive number")
 
