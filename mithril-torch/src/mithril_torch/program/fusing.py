@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -105,6 +105,41 @@ def find_aliases(graph: Graph) -> dict[Value, Value]:
 
 def fuse(graph: Graph) -> Graph:
     """Return a graph that computes the same with fewer nodes, in loops too."""
+    return _absorb_products(graph, _match_linear, fuse)
+
+
+def join_sums(graph: Graph) -> Graph:
+    """Return a graph in which a product of matrices and what is added to it are one op.
+
+    Such as residual sums, and gradients of what several products read. It is the later of two
+    operands that waits for the sum: what it multiplies is not held for longer. In loops too.
+    """
+    made_at = {value: at for at, node in enumerate(graph.nodes) for value in node.outputs}
+
+    def match(node: Node, products: Mapping[Value, Node]) -> tuple[Node, Value] | None:
+        if not isinstance(node.op, Add) or len(set(node.inputs)) < 2:
+            return None
+        other, last = sorted(node.inputs, key=lambda value: made_at.get(value, -1))
+        product = products.get(last)
+        if product is None or not _is_of_matrices(product):
+            return None
+        return (product, other) if other.type == last.type == node.outputs[0].type else None
+
+    return _absorb_products(graph, match, join_sums)
+
+
+def _absorb_products(
+    graph: Graph,
+    match: Callable[[Node, Mapping[Value, Node]], tuple[Node, Value] | None],
+    within: Callable[[Graph], Graph],
+) -> Graph:
+    """Return a graph in which products are parts of the sums that alone read them.
+
+    Args:
+        graph: a local one.
+        match: returns the product that a node adds, of those that are read once, and what to.
+        within: does the same to the bodies of loops.
+    """
     uses = Counter(value for node in graph.nodes for value in node.inputs)
     uses.update(graph.outputs.values())
     products = {
@@ -115,45 +150,14 @@ def fuse(graph: Graph) -> Graph:
     joined: dict[Node, Node] = {}
     absorbed: set[Node] = set()
     for node in graph.nodes:
-        found = _match_linear(node, products)
+        found = match(node, products)
         if found is not None:
-            product, bias = found
-            op = EinsumAdd(product.op.equation)  # type: ignore[attr-defined]
-            joined[node] = replace(node, op=op, inputs=(*product.inputs, bias))
-            absorbed.add(product)
-    nodes = (joined.get(node, node) for node in graph.nodes if node not in absorbed)
-    return Graph(graph.inputs, tuple(map_bodies(node, fuse) for node in nodes), graph.outputs)
-
-
-def join_sums(graph: Graph) -> Graph:
-    """Return a graph in which a product of matrices and what is added to it are one op.
-
-    Such as residual sums, and gradients of what several products read. It is the later of two
-    operands that waits for the sum: what it multiplies is not held for longer. In loops too.
-    """
-    uses = Counter(value for node in graph.nodes for value in node.inputs)
-    uses.update(graph.outputs.values())
-    made_at = {value: at for at, node in enumerate(graph.nodes) for value in node.outputs}
-    joined: dict[Node, Node] = {}
-    absorbed: set[Node] = set()
-    for node in graph.nodes:
-        if not isinstance(node.op, Add) or len(set(node.inputs)) < 2:
-            continue
-        other, last = sorted(node.inputs, key=lambda value: made_at.get(value, -1))
-        product = graph.nodes[made_at[last]] if last in made_at else None
-        is_joined = (
-            product is not None
-            and isinstance(product.op, Einsum)
-            and uses[last] == 1
-            and other.type == last.type == node.outputs[0].type
-            and _is_of_matrices(product)
-        )
-        if product is not None and is_joined:
+            product, other = found
             op = EinsumAdd(product.op.equation)  # type: ignore[attr-defined]
             joined[node] = replace(node, op=op, inputs=(*product.inputs, other))
             absorbed.add(product)
     nodes = (joined.get(node, node) for node in graph.nodes if node not in absorbed)
-    return Graph(graph.inputs, tuple(map_bodies(node, join_sums) for node in nodes), graph.outputs)
+    return Graph(graph.inputs, tuple(map_bodies(node, within) for node in nodes), graph.outputs)
 
 
 def _is_of_matrices(product: Node) -> bool:
