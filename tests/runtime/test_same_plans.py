@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from mithril import P
 from mithril.plan import Plan
-from mithril.runtime import same_plans
+from mithril.runtime import processes, same_plans
 from mithril.runtime.same_plans import check_same_plan, fingerprint
 
 from tests.conformance.engines import BACKENDS
@@ -41,6 +41,7 @@ def total(x: Any) -> Any:
 @pytest.fixture
 def compare(monkeypatch: pytest.MonkeyPatch) -> Compare:
     """Compare plans of the processes of a job as one of them, which is given first."""
+    monkeypatch.setattr(processes, "_places", [])  # other tests are alone in their job
 
     def compare(own: int, *plans: Plan) -> None:
         backend = ml.NumpyBackend(MESH)

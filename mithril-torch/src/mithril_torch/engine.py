@@ -48,6 +48,7 @@ from mithril_torch.launch.distributed import Job, job_of, join
 from mithril_torch.options import LIBRARIES, TorchOptions
 from mithril_torch.program.arena import IN_ARENA
 from mithril_torch.program.codegen_options import CodegenOptions, codegen_options_of
+from mithril_torch.program.in_place import REUSED_OPERANDS
 from mithril_torch.program.layout_log import log_layout, log_plan
 from mithril_torch.program.onednn import LEAST_PRODUCTS, is_onednn_faster
 from mithril_torch.program.staged import transfer_plan
@@ -165,6 +166,7 @@ class TorchEngine(Engine):
             adds_in_product=not in_turn,
             reduces_in_place=is_written,
             adds_in_place=is_written,
+            reused_operands=REUSED_OPERANDS if is_written and self.codegen.arrange is None else (),
             joins_parts=not in_turn,
             copies_parts=not in_turn and self.device == "cpu",  # by Gloo
             adds_narrow=not in_turn,

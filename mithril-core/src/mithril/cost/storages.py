@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from mithril.cost.fusion import find_fusion
 from mithril.cost.strides import Strides, in_order, view
+from mithril.engine.arena import makes_anew
+from mithril.engine.operand_reuse import find_reused_operands
 from mithril.ir import Graph, Node, Value
 from mithril.ir.start import Wait, find_begun
 from mithril.ops.arithmetic import Add
@@ -76,6 +78,7 @@ class Storages:
         self._on_host = find_on_host(self.graph)
         self.fusion = find_fusion(self.graph, self.uses, self.execution, self._is_grown_by)
         self._unmade = self.fusion.unmade
+        self._reused = self._find_reused()
         for value in self.graph.inputs:
             self._add(value, value.name or "input", None, -1)
         for position, node in enumerate(self.graph.nodes):
@@ -122,7 +125,7 @@ class Storages:
     def _place(self, node: Node, position: int) -> None:
         """Give the results of a node their storages."""
         how = self.execution
-        target = self.find_grown(node)
+        target = self.find_grown(node) or self._reused.get(node)
         if isinstance(node.op, Wait):
             for old, new in zip(node.inputs, node.outputs, strict=True):
                 self.of[new] = self.of[old]
@@ -189,6 +192,17 @@ class Storages:
             return {}
         marked, pairs = node.op.in_place, node.op.overwrites
         return {node.outputs[result]: node.inputs[x] for x, result in pairs if x in marked}
+
+    def _find_reused(self) -> Mapping[Node, Value]:
+        """Return the operands, by node, in whose memory results are made."""
+        operands = dict(self.execution.reused_operands)
+        if not operands:
+            return {}
+        found = find_reused_operands(
+            self.graph, lambda node: operands.get(node.op.name, ()), makes_anew
+        )
+        reused = ((node, node.inputs[at]) for node, at in found.items())
+        return {node: x for node, x in reused if x not in self._unmade}
 
     def find_grown(self, node: Node) -> Value | None:
         """Return the operand in whose memory the result of a node is made, if it is."""

@@ -38,6 +38,8 @@ class Execution:
             made where nobody else reads them.
         adds_in_place: whether a sum that nobody in the program reads grows in the memory of an
             input that nobody else needs, and an update of a parameter is made where that lies.
+        reused_operands: which operands results are made in the memory of where nobody reads them
+            afterwards, by op name (`mithril.engine.operand_reuse`).
         joins_parts: whether what is exchanged along another dimension than the first is copied
             before or after, so that the parts of devices lie behind one another.
         copies_parts: whether what is gathered is copied in any case, and of what is scattered the
@@ -74,6 +76,7 @@ class Execution:
     adds_in_product: bool = False
     reduces_in_place: bool = False
     adds_in_place: bool = False
+    reused_operands: tuple[tuple[str, tuple[int, ...]], ...] = ()
     joins_parts: bool = False
     copies_parts: bool = False
     adds_narrow: bool = False

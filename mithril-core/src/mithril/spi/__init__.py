@@ -25,7 +25,7 @@ engine. What is here is recorded with its signatures and changes with `BACKEND_A
 * Collectives and transports: `LockstepExecutable`, `RankExecutable`, `TransportCall`,
   `Transport`, `ArrivedChunk`, `move_shards`, `join_chunks`, `take_chunk`.
 * Memory: `Arena`, `Arrange`, `NO_ARENA`, `SimulatedArenas`, `Writing`, `makes_anew`,
-  `host_arena`, `find_overwritten`, `reuse_donated`.
+  `host_arena`, `find_overwritten`, `find_reused_operands`, `reuse_donated`.
 * Host data: `host_shards`, `trim_padding`.
 * Profiles: `EngineProfiler`, `Recorder`, `Marks`, `MeasuredLockstep`, `run_marked`, `MemoryUse`,
   `Segment`, `Span`, `segment_of`.
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from mithril.engine.moving import move as move_shards
     from mithril.engine.moving import put_together as join_chunks
     from mithril.engine.moving import take as take_chunk
+    from mithril.engine.operand_reuse import find_reused_operands
     from mithril.engine.protocol import Produce
     from mithril.engine.rank import RankExecutable
     from mithril.engine.recording import MemoryUse, Segment, Span, segment_of
@@ -144,11 +145,12 @@ __all__ = [
     "Transport", "TransportCall", "Types", "Value", "Whole", "Writing", "accumulator", "all_nodes",
     "as_dtype", "bind_namespace", "carry", "check_choice", "check_flag", "choose_name", "coarsen",
     "communicates", "describe_collective", "dtype_in", "find_begun", "find_issued",
-    "find_overwritten", "fix_column_signs", "fix_qr_signs", "free_port", "hookimpl", "host_arena",
-    "host_shards", "issue_node", "issue_transfer", "join_chunks", "join_equal_scalars",
-    "join_starts", "kernels_for", "listing", "makes_anew", "map_bodies", "move_shards",
-    "op_registry", "ops", "promote", "regions", "register_plugin", "reuse_donated", "rewrite",
-    "run_marked", "segment_of", "take_chunk", "trim_padding", "unregister_plugin", "unroll", "walk",
+    "find_overwritten", "find_reused_operands", "fix_column_signs", "fix_qr_signs", "free_port",
+    "hookimpl", "host_arena", "host_shards", "issue_node", "issue_transfer", "join_chunks",
+    "join_equal_scalars", "join_starts", "kernels_for", "listing", "makes_anew", "map_bodies",
+    "move_shards", "op_registry", "ops", "promote", "regions", "register_plugin", "reuse_donated",
+    "rewrite", "run_marked", "segment_of", "take_chunk", "trim_padding", "unregister_plugin",
+    "unroll", "walk",
 ]  # fmt: skip
 
 _HOMES = {
@@ -177,6 +179,7 @@ _HOMES = {
     "mithril.engine.protocol": ("Produce",),
     "mithril.engine.rank": ("RankExecutable",),
     "mithril.engine.recording": ("MemoryUse", "Segment", "Span", "segment_of"),
+    "mithril.engine.operand_reuse": ("find_reused_operands",),
     "mithril.engine.reuse": ("find_overwritten", "reuse_donated"),
     "mithril.engine.shards": ("host_shards", "trim_padding"),
     "mithril.engine.standard": (

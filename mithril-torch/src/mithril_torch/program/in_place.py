@@ -8,11 +8,11 @@ matrices are added there by the function that multiplies.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mithril.spi import Graph, Node, Op, Types, Value, map_bodies
+from mithril.spi import Graph, Node, Op, Types, Value, find_reused_operands, makes_anew, map_bodies
 from mithril.spi.ops import (
     Add,
     AvgPool,
@@ -22,32 +22,19 @@ from mithril.spi.ops import (
     ChannelGradient,
     ChannelMoments,
     ChannelSums,
-    Comparison,
     Constant,
     Convolving,
-    CrossEntropy,
     CrossEntropyGradient,
-    Divide,
-    Einsum,
-    Gelu,
     GeluGradient,
     Greater,
     GroupNorm,
     GroupNormGradient,
-    LayerNorm,
-    LayerNormGradient,
     MaxPool,
     MaxPoolGradient,
     Multiply,
     NormalizeChannels,
-    Reduction,
     Relu,
-    Reshape,
-    RmsNorm,
-    RmsNormGradient,
-    Silu,
     SiluGradient,
-    Subtract,
     Where,
 )
 
@@ -80,19 +67,22 @@ class InPlace(WrittenOp):
 
 
 _ANEW = (
-    Add, AvgPool, AvgPoolGradient, BatchNorm, BatchNormGradient, ChannelMoments, ChannelSums,
-    Comparison, Convolving, CrossEntropy, CrossEntropyGradient, Divide, Einsum, EinsumAdd,
-    EinsumInto, Gelu, GeluGradient, GroupNorm, GroupNormGradient, LayerNorm, LayerNormGradient,
-    MaxPool, MaxPoolGradient, Multiply, NormalizeChannels, ChannelGradient, Relu, ReluGradient,
-    RmsNorm, RmsNormGradient, Silu, SiluGradient, Subtract, Where,
+    AvgPool, AvgPoolGradient, BatchNorm, BatchNormGradient, ChannelGradient, ChannelMoments,
+    ChannelSums, Convolving, EinsumAdd, EinsumInto, GroupNorm, GroupNormGradient, MaxPool,
+    MaxPoolGradient, NormalizeChannels, Relu, ReluGradient,
 )  # fmt: skip
-"""Ops of floats that return neither an operand nor a view of one, and keep none."""
+"""Ops that on PyTorch return neither an operand nor a view of one, beside those of every engine."""
 
 WRITABLE: Mapping[type[Op], tuple[int, ...]] = {
     Add: (0, 1), CrossEntropyGradient: (0,), EinsumAdd: (2,), GeluGradient: (1,), Multiply: (0, 1),
     Relu: (0,), ReluGradient: (1,), SiluGradient: (1,),
 }  # fmt: skip
 """Ops whose result can be made in the memory of an operand: of which ones."""
+
+REUSED_OPERANDS = tuple(
+    (op.name, which) for op, which in WRITABLE.items() if not issubclass(op, WrittenOp)
+)
+"""The same of the ops that plans have, by name."""
 
 
 def join_relu_gradients(graph: Graph) -> Graph:
@@ -130,23 +120,13 @@ def _is_zero(value: Value, makers: Mapping[Value, Node]) -> bool:
 
 def write_in_place(graph: Graph) -> Graph:
     """Return a graph that makes results in the memory of operands where it can, in loops too."""
-    makers, readers = graph.producers(), _list_readers(graph)
-    outputs, last = set(graph.outputs.values()), graph.last_uses()
-    nodes = []
-    for node in graph.nodes:
-        dying = set(last.get(node, ())) - outputs
-        found = [
-            operand
-            for operand in _list_writable(node)
-            if node.inputs[operand] in dying
-            and _is_own(node.inputs[operand], makers, readers, outputs)
-            and all(map(_leaves_alone, readers[node.inputs[operand]]))
-        ]
-        is_sent = any(reader.op.is_collective for reader in readers.get(node.outputs[0], ()))
-        if found and not is_sent:
-            node = replace(node, op=_write_over(node.op, found[0]))
-        nodes.append(map_bodies(node, write_in_place))
-    return Graph(graph.inputs, tuple(nodes), graph.outputs)
+    found = find_reused_operands(graph, lambda node: WRITABLE.get(type(node.op), ()), _is_anew)
+    nodes = (
+        replace(node, op=_write_over(node.op, found[node])) if node in found else node
+        for node in graph.nodes
+    )
+    inside = tuple(map_bodies(node, write_in_place) for node in nodes)
+    return Graph(graph.inputs, inside, graph.outputs)
 
 
 def _write_over(op: Op, operand: int) -> Op:
@@ -154,39 +134,6 @@ def _write_over(op: Op, operand: int) -> Op:
     return EinsumInto(op.equation) if isinstance(op, EinsumAdd) else InPlace(op, operand)
 
 
-def _list_readers(graph: Graph) -> dict[Value, list[Node]]:
-    readers: dict[Value, list[Node]] = {}
-    for node in graph.nodes:
-        for value in node.inputs:
-            readers.setdefault(value, []).append(node)
-    return readers
-
-
-def _list_writable(node: Node) -> Collection[int]:
-    """Return the operands of a node whose memory its result could be made in."""
-    is_twice = len(set(node.inputs)) < len(node.inputs)
-    operands = WRITABLE.get(type(node.op), ())
-    if is_twice or not operands or not node.outputs[0].type.dtype.is_float:
-        return ()
-    return [i for i in operands if node.inputs[i].type == node.outputs[0].type]
-
-
-def _leaves_alone(node: Node) -> bool:
+def _is_anew(node: Node) -> bool:
     """Whether what a node makes shares no memory with what it reads."""
-    is_total = isinstance(node.op, Reduction) and bool(node.op.axes)
-    return is_total or isinstance(node.op, _ANEW)
-
-
-def _is_own(
-    value: Value,
-    makers: Mapping[Value, Node],
-    readers: Mapping[Value, Sequence[Node]],
-    outputs: Collection[Value],
-) -> bool:
-    """Whether the memory of a value was taken for it alone, or for what it is another shape of."""
-    maker = makers.get(value)
-    if maker is None or not isinstance(maker.op, Reshape):
-        return maker is not None and isinstance(maker.op, (*_ANEW, InPlace))
-    (source,) = maker.inputs
-    is_only = len(readers[source]) == 1 and source not in outputs
-    return is_only and _is_own(source, makers, readers, outputs)
+    return makes_anew(node) or isinstance(node.op, _ANEW)
