@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pytest
 
 from benchmarks.matrix import __main__ as matrix
@@ -68,11 +70,33 @@ def test_sides_whose_gradients_or_losses_differ_are_refused(monkeypatch: pytest.
     loss, slopes = params.differentiate()
     name = next(iter(slopes))
     with pytest.raises(AssertionError, match=name):
-        contest.check_gradients((loss, slopes), (loss, {**slopes, name: slopes[name] + 0.1}))
+        contest.compare_gradients((loss, slopes), (loss, {**slopes, name: slopes[name] + 0.1}))
     monkeypatch.setattr(sides_numpy.AdamW, "update", lambda self, gradients: None)
     monkeypatch.setattr(contest, "RATE", 0.1)  # as nothing else sees a step of the usual rate
     with pytest.raises(AssertionError, match="by hand"):
         sides_numpy.contest(one)
+
+
+def test_data_is_drawn_again_where_gradients_by_hand_jump():
+    start = {"w": np.full(3, 0.5, np.float32)}
+
+    def differentiate(params: contest.Arrays, jumps: bool) -> contest.Gradients:
+        kinked = np.where(params["w"] > 0.5, 1.0, 0.0) if jumps else np.zeros(3)
+        return 1.0, {"w": kinked}
+
+    def contest_of(row: Row) -> contest.Sides:
+        found = 1.0, {"w": np.ones(3)}
+        steady = row.seed > first.seed + 1
+        by_hand = partial(differentiate, jumps=not steady)
+        contest.check_gradients((1.0, {"w": np.zeros(3)}) if steady else found, by_hand, start)
+        return {"seed": row.seed}
+
+    first = tiny("mlp", "numpy")
+    assert contest.contest_on_steady_data(first, contest_of) == {"seed": first.seed + 2}
+    with pytest.raises(AssertionError, match="w"):  # those that differ on steady data are refused
+        contest.check_gradients(
+            (1.0, {"w": np.ones(3)}), partial(differentiate, jumps=False), start
+        )
 
 
 # ------------------------------------------------------------------ what is said

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -41,7 +42,7 @@ Specs = Mapping[str, P]
 def contest(row: Row) -> dict[str, Side]:
     """Return the sides of a row, after a check that they give the same numbers."""
     ours = Ours(row, ml.JaxBackend(ml.Mesh(**MESHES[row.parallelism])), jax.block_until_ready)
-    check_gradients(ours.differentiate(), differentiate(row, ours.start))
+    check_gradients(ours.differentiate(), partial(differentiate, row), ours.start)
     sides = {MITHRIL: call_first(ours.run, ours.loss, ours.planning)}
     params = {by_hand_name(name): x for name, x in ours.start.items()}
     make = alone if row.parallelism == ONE else spread

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import mithril as ml
@@ -32,7 +33,7 @@ def contest(row: Row) -> dict[str, Side]:
     """Return the sides of a row, after a check that they give the same numbers."""
     layout = "channels_last" if row.model == "resnet-channels-last" else "channels_first"
     ours = Ours(row, ml.MLXBackend(device="cpu", memory_format=layout), mx.eval)
-    check_gradients(ours.differentiate(), differentiate(row, ours.start))
+    check_gradients(ours.differentiate(), partial(differentiate, row), ours.start)
     first = ours.planning + take_time(ours.run)
     peak = count_peak(ours.run, ours.list_held)
     sides = {MITHRIL: Side(ours.run, ours.loss, peak, first)}

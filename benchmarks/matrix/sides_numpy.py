@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import mithril as ml
 import numpy as np
@@ -27,7 +28,7 @@ BY_HAND = "by hand"
 def contest(row: Row) -> dict[str, Side]:
     """Return the sides of a row, after a check that they give the same numbers."""
     ours = Ours(row, ml.NumpyBackend(), lambda _: None)
-    check_gradients(ours.differentiate(), differentiate(row, ours.start))
+    check_gradients(ours.differentiate(), partial(differentiate, row), ours.start)
     first = ours.planning + take_time(ours.run)
     peak = count_peak(ours.run, lambda: (x for held in ours.list_held() for x in held))
     sides = {MITHRIL: Side(ours.run, ours.loss, peak, first), BY_HAND: by_hand(row, ours.start)}

@@ -29,6 +29,7 @@ from benchmarks.matrix.contest import (
     Side,
     check_gradients,
     check_losses,
+    contest_on_steady_data,
     measure,
     take_time,
 )
@@ -46,7 +47,7 @@ Prepare = Callable[[nn.Module], nn.Module]
 
 def run_rank(row: Row, seconds: float, path: str) -> None:
     """Measure a row as one rank of a job; the first leaves times, first calls and peaks."""
-    sides = contest(row)
+    sides = contest_on_steady_data(row, contest)
     hand_in(measure(sides, seconds, together, _agree), path)
 
 
@@ -60,7 +61,7 @@ def _agree(said: Any) -> Any:
 def contest(row: Row) -> dict[str, Side]:
     """Return the sides of a rank, after a check that they give the same numbers."""
     ours = open_ours(row)  # which starts the group of processes
-    check_gradients(ours.differentiate(), differentiate(row, ours.start))
+    check_gradients(ours.differentiate(), partial(differentiate, row), ours.start)
     first = ours.planning + take_time(ours.run)
     sides = {MITHRIL: Side(ours.run, ours.loss, partial(peak_of, ours.run, ours.list_held), first)}
     if row.parallelism == PIPELINE:

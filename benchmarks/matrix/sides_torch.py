@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import mithril as ml
@@ -57,7 +58,7 @@ def differentiate(row: Row, params: Arrays) -> Gradients:
 def contest(row: Row) -> dict[str, Side]:
     """Return the sides of one process, after a check that they give the same numbers."""
     ours = open_ours(row)
-    check_gradients(ours.differentiate(), differentiate(row, ours.start))
+    check_gradients(ours.differentiate(), partial(differentiate, row), ours.start)
     sides = {MITHRIL: make_side(ours)}
     for name, (layout, is_compiled) in list_ways(row).items():
         module = make_module(row, ours.start, "indices" in name)
