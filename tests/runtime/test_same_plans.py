@@ -38,10 +38,15 @@ def total(x: Any) -> Any:
     return (x * 2).sum()
 
 
+@pytest.fixture(autouse=True)
+def job_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests are alone in theirs."""
+    monkeypatch.setattr(processes, "_places", [])
+
+
 @pytest.fixture
 def compare(monkeypatch: pytest.MonkeyPatch) -> Compare:
     """Compare plans of the processes of a job as one of them, which is given first."""
-    monkeypatch.setattr(processes, "_places", [])  # other tests are alone in their job
 
     def compare(own: int, *plans: Plan) -> None:
         backend = ml.NumpyBackend(MESH)

@@ -330,7 +330,7 @@ class TorchEngine(Engine):
             OptionError: the way programs run leaves them no say in where results lie.
         """
         self.options.check_arena()
-        chosen = partial(arrange, self.execution)
+        chosen = partial(arrange, replace(self.execution, reused_operands=()))
         return replace(self, codegen=replace(self.codegen, arrange=chosen))
 
     def with_ranges(self) -> Self:

@@ -257,7 +257,9 @@ def _sharding_in(item: Json) -> Sharding:
 
 def _pricing_in(content: Json) -> Pricing:
     execution = content["execution"]
+    reused = execution.get("reused_operands", ())
     tables = {
+        "reused_operands": tuple((name, tuple(which)) for name, which in reused),
         "workspaces": tuple((name, factor) for name, factor in execution["workspaces"]),
         "ordered": tuple((name, tuple(parts)) for name, parts in execution["ordered"]),
         "in_arena": tuple(execution["in_arena"]),
