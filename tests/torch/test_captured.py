@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import mithril as ml
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 import torch
 from mithril import numpy as mnp
 from mithril.spi import BackendError, OptionError
+from mithril_torch.executors import local
 from mithril_torch.executors.captured import WARM_UP, CapturedRun, Replay, capture_cuda_graph
+from mithril_torch.executors.local import LocalExecutor
 from mithril_torch.options import TorchOptions
 
 from tests.tolerances import TOLERANCE
@@ -63,6 +66,44 @@ def test_operands_that_are_captured_stay_as_they_are() -> None:
     run([x, x])
     run([x, x])
     assert x.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])  # of two, programs run one after another
+def test_steps_are_those_of_numpy(accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, mesh = Memory(), ml.Mesh()
+    monkeypatch.setattr(local, "capture_cuda_graph", memory.capture)
+    on = ml.TorchBackend(mesh, device="cpu")
+    monkeypatch.setitem(vars(on.engine), "executor", LocalExecutor(mesh, "cpu", captures=True))
+    losses = []
+    for backend in (on, ml.NumpyBackend()):
+        model = ml.Model()
+        model |= ml.Linear(5, name="up")(input="x", output="h")
+        model |= ml.Linear(3, name="down")(input="h", output="y")
+        model |= ml.MeanSquaredError(name="end")(input="y", target="t", output="loss")
+        rng = np.random.default_rng(0)
+        batch = {name: rng.standard_normal((4, n), np.float32) for name, n in (("x", 2), ("t", 3))}
+        given = {name: backend.array(x) for name, x in batch.items()}
+        step = ml.train_step(
+            model, backend, ml.optim.adamw(0.1), shapes=given, accumulate=accumulate
+        )
+        state, found = step.init(seed=0), []
+        for _ in range(CALLS):
+            state, metrics = step(state, given)
+            found.append(float(metrics["loss"].item()))
+        losses.append(found)
+    assert memory.captured
+    np.testing.assert_allclose(*losses, *TOLERANCE["float32"])
+
+
+def test_what_offloads_is_refused() -> None:
+    from tests.offload.test_activations import ON, compile_model, take_gradients
+
+    engine = ml.TorchBackend(device="cpu").engine
+    graphs = replace(engine, options=TorchOptions(cuda_graphs=True))
+    compiled = compile_model("layers", ml.TorchBackend(device="cpu"), **ON)
+    take_gradients(compiled)
+    with pytest.raises(OptionError, match="cuda_graphs=True, and a CUDA graph cannot copy to"):
+        graphs.lower_plan(compiled.plan)
 
 
 def test_a_cpu_has_no_graphs() -> None:

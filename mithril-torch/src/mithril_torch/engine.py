@@ -280,12 +280,17 @@ class TorchEngine(Engine):
         return super().lower_stages(plan, donate) if found is None else found
 
     def _check_host(self, programs: Sequence[Program]) -> None:
-        if self.codegen.compiled and any(uses_host(program.graph) for program in programs):
-            raise OptionError(
-                "backend 'torch' has jit=True, and torch.compile cannot copy to the host arena; "
-                "leave out jit, or what offloads: activation_offload, spill_to_host and "
-                "offload_optimizer"
-            )
+        without = {
+            "jit": (self.codegen.compiled, "torch.compile"),
+            "cuda_graphs": (self.options.cuda_graphs, "a CUDA graph"),
+        }
+        for option, (is_on, what) in without.items():
+            if is_on and any(uses_host(program.graph) for program in programs):
+                raise OptionError(
+                    f"backend 'torch' has {option}=True, and {what} cannot copy to the host arena; "
+                    f"leave out {option}, or what offloads: activation_offload, spill_to_host and "
+                    f"offload_optimizer"
+                )
 
     def part(self, mesh: Mesh) -> Self:
         """Return the engine of some of the devices, the same one every time."""

@@ -8,10 +8,10 @@ do during capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from mithril.spi import BackendError, Program
+from mithril.spi import BackendError, Graph, Plan, Program
 
 Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 Replay = Callable[[], None]
@@ -69,9 +69,15 @@ def _copy(sources: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> No
         torch._foreach_copy_(list(places), list(sources))
 
 
-def is_worth_capturing(program: Program) -> bool:
-    """Whether a program launches more than the copies before and after a replay."""
-    return len(program.graph.nodes) > len(program.inputs) + len(program.outputs)
+def is_worth_capturing(run: Program | Plan, graphs: Iterable[Graph]) -> bool:
+    """Return whether what runs launches more than the copies before and after a replay.
+
+    Args:
+        run: a program, or a plan of several.
+        graphs: of the programs.
+    """
+    launches = sum(len(graph.nodes) for graph in graphs)
+    return launches > len(run.inputs) + len(run.outputs)
 
 
 def capture_cuda_graph(

@@ -142,14 +142,14 @@ class LocalExecutor:
     ) -> LocalExecutable:
         """Write a program as text and load it."""
         generated = write(program, kernels, replace(codegen, tracks_steps=False), donate)
-        captures = self._captures and not codegen.timed and is_worth_capturing(program)
+        is_worth = is_worth_capturing(program, [program.graph])
         return LocalExecutable(
             generated,
             self._device,
             self._rank,
             partial(match_program, program),
             program.issue,
-            captures=captures,
+            captures=self._captures and not codegen.timed and is_worth,
         )
 
     def lower_plan(
@@ -161,8 +161,15 @@ class LocalExecutor:
         def to_issued(observed: Sequence[Mapping[str, Any]]) -> Iterator[Issued]:
             return match_plan(plan, {self._rank: observed})
 
-        planned = partial(plan.issue, self._rank)
-        return LocalExecutable(generated, self._device, self._rank, to_issued, planned)
+        is_worth = is_worth_capturing(plan, [stage.program.graph for stage in plan.stages])
+        return LocalExecutable(
+            generated,
+            self._device,
+            self._rank,
+            to_issued,
+            partial(plan.issue, self._rank),
+            captures=self._captures and not codegen.timed and is_worth,
+        )
 
 
 class LocalExecutable:
