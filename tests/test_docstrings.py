@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import ast
-from importlib import util
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.tools import load_tool
 
-
-def load_tool() -> ModuleType:
-    path = ROOT / "tools" / "check_docstrings.py"
-    spec = util.spec_from_file_location("check_docstrings", path)
-    assert spec is not None
-    assert spec.loader is not None
-    tool = util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    return tool
-
-
-TOOL = load_tool()
+TOOL = load_tool("check_docstrings")
 TEXT = '    """Do.\n\n    Args:\n        x, y: numbers,\n            such: as 1.\n{more}    """\n'
 BASE = "class A:\n    y: int\n\n"
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from importlib import util
 from pathlib import Path
-from types import ModuleType
 
 import mithril as ml
 import pytest
@@ -14,19 +12,12 @@ from mithril import models
 from mithril.runtime.functions import EAGER
 from mithril.testing.layer_cases import CASES
 
+from tests.tools import load_tool
+
 ROOT = Path(__file__).parent.parent
 
 
-def load_tool() -> ModuleType:
-    spec = util.spec_from_file_location("list_layers", ROOT / "tools" / "list_layers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    return tool
-
-
-TOOL = load_tool()
+TOOL = load_tool("list_layers")
 PAGE = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
 LAYERS = {name: value for name, value in vars(models).items() if TOOL.is_layer(value)}
 

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-TOOLS = Path(__file__).parents[2] / "tools"
+from tests.tools import load_tool
 
-
-def load_tool() -> ModuleType:
-    spec = spec_from_file_location("plant_faults", TOOLS / "plant_faults.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = module_from_spec(spec)
-    sys.modules["plant_faults"] = tool  # dataclasses look for their module
-    spec.loader.exec_module(tool)
-    return tool
-
-
-TOOL = load_tool()
+TOOL = load_tool("plant_faults")
 FAULTS = TOOL.read_faults(TOOL.KERNEL_FAULTS)
 
 

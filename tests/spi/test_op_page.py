@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import re
-from importlib import util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from mithril.engine.standard.namespace import FACTORISATIONS, ArrayNamespace
 from mithril.ir import Op
 from mithril.spi import ops
 
+from tests.tools import load_tool
+
 ROOT = Path(__file__).parent.parent.parent
 
 
-def load_tool() -> ModuleType:
-    spec = util.spec_from_file_location("list_ops", ROOT / "tools" / "list_ops.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    return tool
-
-
-TOOL = load_tool()
+TOOL = load_tool("list_ops")
 PAGE = (ROOT / "docs" / "plugins" / "ops.md").read_text(encoding="utf-8")
 OFFERED = [getattr(ops, name) for name in ops.__all__]
 CLASSES = [x for x in OFFERED if isinstance(x, type) and issubclass(x, Op) and x.name]

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from mithril.plugins import BACKEND_API
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.tools import load_tool
 
-
-def load_tool() -> ModuleType:
-    spec = util.spec_from_file_location("spi_surface", ROOT / "tools" / "spi_surface.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    return tool
-
-
-TOOL = load_tool()
+TOOL = load_tool("spi_surface")
 NOW = TOOL.describe()
 SMALL = [
     "class Engine",
