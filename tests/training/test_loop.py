@@ -228,7 +228,11 @@ def test_ctrl_c_ends_it_after_the_step(tmp_path: Path, capsys: pytest.CaptureFix
     assert ml.load(tmp_path / "run") == {"state": 6, "step": 4}
     assert signal.getsignal(signal.SIGINT) is before
     text = "mithril: training ends after this step; Ctrl-C again ends it at once\n"
-    assert capsys.readouterr().err == text
+    shown, until = "", time.monotonic() + 10
+    while shown != text and time.monotonic() < until:  # a thread writes it
+        shown += capsys.readouterr().err
+        time.sleep(0.01)
+    assert shown == text
 
 
 def test_a_second_ctrl_c_ends_it_at_once() -> None:

@@ -92,33 +92,31 @@ class Bound(Generic[Source]):
         Raises:
             BackendError: other processes of the job are about to run another plan.
         """
-        self._meet()
+        plan = self._compared_plan
         started = perf_counter()
-        made = self.engine.lower_plan(self.plan, self._given_up)
+        made = self.engine.lower_plan(plan, self._given_up)
         check_executable(self.engine.name, "lower", made)
         if self.interface.is_users:
             lowering = perf_counter() - started
-            tell_compiled(self._occasion, self.plan, self.planning_seconds, lowering)
+            tell_compiled(self._occasion, plan, self.planning_seconds, lowering)
         return made
 
-    def _meet(self) -> None:
-        """Compare the plan with that of the other processes of the job, once.
+    @cached_property
+    def _compared_plan(self) -> Plan:
+        """The plan, once the other processes of the job have shown that they have the same.
 
         Raises:
             BackendError: they are about to run another one.
         """
         owner = self.interface.owner
-        if not self.interface.is_users or self.engine.process_count == 1:
-            return
-        if "_has_met" in vars(self):
-            return
-        # What is measured is what the user runs.
-        profile, owner.open_profile = owner.open_profile, None
-        try:
-            check_same_plan(owner, self.interface.caller, self.plan)
-        finally:
-            owner.open_profile = profile
-        vars(self)["_has_met"] = True
+        if self.interface.is_users and self.engine.process_count > 1:
+            # What is measured is what the user runs.
+            profile, owner.open_profile = owner.open_profile, None
+            try:
+                check_same_plan(owner, self.interface.caller, self.plan)
+            finally:
+                owner.open_profile = profile
+        return self.plan
 
     @cached_property
     def _watched(self) -> Run:
@@ -252,13 +250,13 @@ class Bound(Generic[Source]):
         Raises:
             BackendError: other processes of the job are about to run another plan.
         """
-        self._meet()  # before anything runs or is measured
-        ports = [self.plan.outputs[i] for i in self.results]
+        plan = self._compared_plan  # before anything runs or is measured
+        ports = [plan.outputs[i] for i in self.results]
         owner = self.interface.owner
         is_placed = self.interface.is_placed and owner.mesh.size > 1
         kinds = [Kind(owner, port.type, port.sharding, is_placed) for port in ports]
         order = _pick_unless_in_order(self.order, len(self.interface.arguments))
-        choose = _pick_unless_in_order(self.results, len(self.plan.outputs))
+        choose = _pick_unless_in_order(self.results, len(plan.outputs))
         return self._run_first, order, choose, kinds, bool(self.interface.donated), owner
 
 

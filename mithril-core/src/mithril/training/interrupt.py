@@ -6,13 +6,13 @@ A step may have given up the state before it, so nothing is left to go on with i
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+from mithril.runtime.interrupts import tell
 from mithril.runtime.processes import find_place
 
 
@@ -35,8 +35,7 @@ class Interrupt:
         if self.is_asked:
             raise KeyboardInterrupt
         self.is_asked = True
-        text = "mithril: training ends after this step; Ctrl-C again ends it at once"
-        print(text, file=sys.stderr, flush=True)
+        tell("training ends after this step; Ctrl-C again ends it at once")
 
 
 @contextmanager
