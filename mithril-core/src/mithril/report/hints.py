@@ -14,7 +14,7 @@ from mithril.ir import Graph, Node, Phase, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import Sharding
 from mithril.ops.collective import AllToAll
-from mithril.sharding import Choice, Constraints
+from mithril.sharding import Choice, Constraints, find_expert_dimensions
 from mithril.sharding.regions import drop_leading_dim, links
 
 
@@ -32,6 +32,18 @@ def hints(graph: Graph, given: Constraints, choice: Choice) -> tuple[str, ...]:
     found.update(dict.fromkeys(_remark_dropped_axes(given)))
     found.update(dict.fromkeys(_remark_split_stacks(graph, given, choice)))
     return tuple(found)
+
+
+def _list_odd_axes(node: Node, at: int, weight: Sharding) -> Iterator[str]:
+    """Yield the axes that split a weight, but for those that split it by experts.
+
+    There the activation is moved in order that no expert is.
+    """
+    types = (tuple(v.type for v in side) for side in (node.inputs, node.outputs))
+    by_expert = set(find_expert_dimensions(node.op.rule(*types), at))
+    for axis in weight.split_axes:
+        if weight.dimension_of(axis) not in by_expert:
+            yield axis
 
 
 def _remark_split_stacks(graph: Graph, given: Constraints, choice: Choice) -> Iterator[str]:
@@ -81,11 +93,11 @@ def _remarks(
 ) -> Iterator[str]:
     """Yield a remark where an activation must leave the axis that a weight takes."""
     needs = dict(zip(node.inputs, choice.options[node].operands, strict=True))
-    for weight in node.inputs:
+    for at, weight in enumerate(node.inputs):
         for other in node.inputs:
             if weight not in weights or other in weights or other not in made:
                 continue
-            for axis in weights[weight].split_axes:
+            for axis in _list_odd_axes(node, at, weights[weight]):
                 held, needed = (s.dimension_of(axis) for s in (made[other], needs[other]))
                 if held is not None and held != needed:
                     where = f" at {node.where()}" if node.scope else ""

@@ -359,8 +359,10 @@ class CompiledModel(PlanReports, Shared):
         names = self.parameters if zero.stage == 3 else self.trainable
         types = ((name, traced.graph.input(name).type) for name in names)
         decided = {n: at.sharding for n, type in types if (at := self._shardings.of(n, type))}
-        at_rest = {**self.settings.at_rest, **zero.rest(traced, decided)}
-        return self.with_settings(replace(self.settings, at_rest=at_rest))
+        found, settings = zero.rest(traced, decided), self.settings
+        at_rest = {**settings.at_rest, **found.at_rest}
+        annotations = {**settings.annotations, **found.annotations}
+        return self.with_settings(replace(settings, at_rest=at_rest, annotations=annotations))
 
     def keeping_all(self) -> CompiledModel:
         """Return the same model without a memory budget, or anything computed again."""

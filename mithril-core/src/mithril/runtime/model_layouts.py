@@ -17,6 +17,7 @@ from mithril.models.annotations import Annotation, resolve
 from mithril.models.trace import Traced
 from mithril.runtime.parameter_shardings import ParameterShardings
 from mithril.runtime.settings import Settings
+from mithril.runtime.zero_experts import count_whole_dimensions
 from mithril.sharding import FREE, SEARCHED, SEARCHED_REST, UNSAID, Layout
 from mithril.transform import cotangent_name, gradient_of
 from mithril.types import TensorType
@@ -61,6 +62,7 @@ class ModelLayouts:
         layouts = {name: self._input(name, *placed) for name, placed in inputs}
         for name, (_, sharding) in parameters:
             layouts[name] = self._parameter(name, sharding)
+        layouts |= self._split_by_zero(parameters)
         for name, spec in self.settings.out_shardings.items():
             leaves = self._sharding(spec, self.traced.graph.outputs[name].type, f"output '{name}'")
             layouts[name] = replace(layouts.get(name, UNSAID), leaves=leaves)
@@ -80,9 +82,12 @@ class ModelLayouts:
             differentiated: names of what gradients are of.
         """
         zero, found = self.settings.zero, {}
-        for name in differentiated if zero.stage == 2 and self.mesh.size > 1 else ():
+        if zero.stage != 2 or self.mesh.size == 1:
+            return {}
+        whole = count_whole_dimensions(self.traced)
+        for name in differentiated:
             layout, type = said[name], self.traced.graph.input(name).type
-            _, home = zero.find_home(layout, type, self.mesh, self.traced.stacked.get(name, 0))
+            _, home = zero.find_home(layout, type, self.mesh, whole.get(name, 0))
             found[gradient_of(name)] = Layout(leaves=home, rests=home, decided_by="zero=2")
         return found
 
@@ -133,7 +138,7 @@ class ModelLayouts:
         annotation = self.traced.at_rest.get(name)
         type = self.traced.graph.input(name).type
         if annotation is None:
-            return self._split_by_zero(name, type, sharding)
+            return None
         resting = self._resolve_annotation(annotation, type, name, "parameter")
         who = "" if sharding is None else self._find_decider(name, type, sharding)
         if sharding not in (None, resting) and not who.startswith(AT_REST):
@@ -145,19 +150,24 @@ class ModelLayouts:
             decided_by=f"{AT_REST} {annotation}{annotation.place}",
         )
 
-    def _split_by_zero(
-        self, name: str, type: TensorType, sharding: Sharding | None
-    ) -> Layout | None:
-        """Return the layout of a parameter that rests split as ZeRO's stage 3 has it."""
+    def _split_by_zero(self, parameters: Arguments) -> dict[str, Layout]:
+        """Return the layouts of parameters that rest split as ZeRO's stage 3 has it."""
         zero = self.settings.zero
-        if zero.stage < 3:
-            return None
-        said = Layout(computed=self._find_compute_sharding(name))
-        stacked = self.traced.stacked.get(name, 0)
-        computed, home = zero.find_home(said, type, self.mesh, stacked)
-        if home == computed or sharding not in (None, home):
-            return None
-        return Layout(sharding, said.computed, rests=home, decided_by=f"zero={zero.stage}")
+        if zero.stage < 3 or self.mesh.size == 1:
+            return {}
+        whole, given = count_whole_dimensions(self.traced), dict[str, Sharding | None]()
+        computed, homes = dict[str, Sharding](), dict[str, Sharding]()
+        for name, (type, sharding) in parameters:
+            said = Layout(computed=self._find_compute_sharding(name))
+            used, home = zero.find_home(said, type, self.mesh, whole.get(name, 0))
+            if name not in self.traced.at_rest and home != used and sharding in (None, home):
+                given[name], computed[name], homes[name] = sharding, used, home
+        who, fixed = f"zero={zero.stage}", zero.fix_experts(self.traced, computed, homes)
+        return {
+            name: Layout(given[name], home, decided_by=f"{who}: {fixed[name]}") if name in fixed
+            else Layout(given[name], self._find_compute_sharding(name), rests=home, decided_by=who)
+            for name, home in homes.items()
+        }  # fmt: skip
 
     def _find_decider(self, name: str, type: TensorType, sharding: Sharding) -> str:
         """Return who decided how a parameter lies: the model and its plan, or who passed it in."""

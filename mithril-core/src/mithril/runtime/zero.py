@@ -3,7 +3,7 @@
 Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020):
 over the devices that process different samples, stage 1 splits the optimiser's state, 2 the
 gradients, too, and 3 the parameters. Between steps parameters are split at all of them: at stages 1
-and 2 a step gathers each once, at stage 3 each phase does.
+and 2 a step gathers each once, at stage 3 each phase does, but for experts that tokens travel to.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from mithril.errors import MeshError, OptionError
 from mithril.mesh import Mesh, Sharding
 from mithril.models.annotations import Annotation
 from mithril.models.trace import Traced
+from mithril.runtime.zero_experts import count_whole_dimensions, find_experts_of_layers
 from mithril.sharding import Layout
 from mithril.types import Shape, TensorType, to_python
 
@@ -34,27 +35,49 @@ class Zero:
     stage: int
     axes: tuple[str, ...]
 
-    def split(self, sharding: Sharding, shape: Shape, stacked: int = 0) -> Sharding:
-        """Return how a tensor lies between steps; see `split_further`."""
-        return split_further(sharding, self.axes, shape, stacked)
-
-    def rest(self, traced: Traced, decided: Mapping[str, Sharding]) -> dict[str, Annotation]:
+    def rest(self, traced: Traced, decided: Mapping[str, Sharding]) -> Resting:
         """Return how parameters rest of which the model does not say it.
 
         Args:
             traced: the model.
             decided: how they are computed with, by name.
         """
-        found = {}
+        homes, place = {}, f" of zero={self.stage}"
+        whole = count_whole_dimensions(traced)
         for name, sharding in decided.items():
-            shape, stacked = traced.graph.input(name).type.shape, traced.stacked.get(name, 0)
-            home = self.split(sharding, shape, stacked)
+            shape = traced.graph.input(name).type.shape
+            home = split_further(sharding, self.axes, shape, whole.get(name, 0))
             if name not in traced.at_rest and home != sharding:
-                found[name] = Annotation(home.spec, place=f" of zero={self.stage}")
+                homes[name] = home
+        fixed = self.fix_experts(traced, decided, homes)
+        return Resting(
+            {n: Annotation(x.spec, place=place) for n, x in homes.items() if n not in fixed},
+            {n: Annotation(homes[n].spec, place=f"{place}: {why}") for n, why in fixed.items()},
+        )
+
+    def fix_experts(
+        self, traced: Traced, computed: Mapping[str, Sharding], homes: Mapping[str, Sharding]
+    ) -> dict[str, str]:
+        """Return the experts that are computed with as they rest, and why, by name.
+
+        Args:
+            traced: the model.
+            computed: what parameters would be computed with otherwise, by name.
+            homes: how those rest that stage 3 splits.
+        """
+        found: dict[str, str] = {}
+        for experts in find_experts_of_layers(traced) if self.stage == 3 else ():
+            counts = {
+                _count_parts(computed[name], homes[name], dimension) if name in homes else 0
+                for name, dimension in experts.dimensions.items()
+            }
+            if len(counts) == 1 and (count := counts.pop()) > 1:
+                why = experts.explain_if_fixed(computed, count)
+                found |= dict.fromkeys(experts.dimensions, why) if why else {}
         return found
 
     def find_home(
-        self, layout: Layout, type: TensorType, mesh: Mesh, stacked: int
+        self, layout: Layout, type: TensorType, mesh: Mesh, whole: int
     ) -> tuple[Sharding, Sharding]:
         """Return what a parameter is computed with, and how it, or what belongs to it, lies.
 
@@ -62,11 +85,32 @@ class Zero:
             layout: of the parameter; where it says nothing, that is whole on every device.
             type: of the parameter.
             mesh: of the backend.
-            stacked: how many leading dimensions only stack layers.
+            whole: how many leading dimensions stay whole; see `count_whole_dimensions`.
         """
-        whole = Sharding.replicated(mesh, type.rank)
-        computed = layout.computed or layout.existing or whole
-        return computed, self.split(computed, type.shape, stacked)
+        replicated = Sharding.replicated(mesh, type.rank)
+        computed = layout.computed or layout.existing or replicated
+        return computed, split_further(computed, self.axes, type.shape, whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """What a stage says of parameters, by name.
+
+    Args:
+        at_rest: how those rest that are gathered to compute with.
+        annotations: how those lie that are computed with where they rest.
+    """
+
+    at_rest: Mapping[str, Annotation]
+    annotations: Mapping[str, Annotation]
+
+
+def _count_parts(computed: Sharding, home: Sharding, dimension: int) -> int:
+    """Return in how many parts ZeRO splits a dimension; 0 if it splits another one."""
+    others = (d for d in range(len(home.dims)) if d != dimension)
+    if any(home.dims[d] != computed.dims[d] for d in others):
+        return 0
+    return home.shards_along(dimension) // computed.shards_along(dimension)
 
 
 AXIS = "data"

@@ -15,15 +15,22 @@ from mithril.sharding.move_prices import MovePrices
 from mithril.sharding.moves import Move
 from mithril.sharding.option import Option
 from mithril.sharding.reshard import Resharder
-from mithril.sharding.said import find_experts, find_sequences, say_layouts
+from mithril.sharding.said import (
+    ExpertProduct,
+    find_expert_dimensions,
+    find_expert_products,
+    find_experts,
+    find_sequences,
+    say_layouts,
+)
 from mithril.sharding.search import LATENCY, MEMORY, SEARCHED, SEARCHED_REST, Known, Search
 from mithril.sharding.trial import part_sizes
 from mithril.sharding.widen import find_confined, find_cuts, find_expandable
 
 __all__ = [
     "FREE", "LATENCY", "MEMORY", "SEARCHED", "SEARCHED_REST", "UNSAID", "Candidates", "Choice",
-    "Constraints", "Known", "Layout", "Move", "MovePrices", "Option", "Resharder", "Search", "Way",
-    "choose", "collect", "find", "find_confined", "find_constraints", "find_cuts",
-    "find_expandable", "find_experts", "find_sequences", "list_constrained", "part_sizes",
-    "say_layouts",
+    "Constraints", "ExpertProduct", "Known", "Layout", "Move", "MovePrices", "Option", "Resharder",
+    "Search", "Way", "choose", "collect", "find", "find_confined", "find_constraints", "find_cuts",
+    "find_expandable", "find_expert_dimensions", "find_expert_products", "find_experts",
+    "find_sequences", "list_constrained", "part_sizes", "say_layouts",
 ]  # fmt: skip

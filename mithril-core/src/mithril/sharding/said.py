@@ -9,13 +9,31 @@ activations go to where their expert is (Lepikhin et al., "GShard", 2021).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
-from mithril.ir import Graph, Phase, Rule, Value
+from mithril.ir import Graph, Node, Phase, Rule, Value
 from mithril.ir.rewrite import regions
 from mithril.mesh import Mesh, Sharding
 from mithril.sharding.layout import FREE, UNSAID, Layout
 from mithril.sharding.regions import links
 from mithril.sharding.search import ANNOTATIONS, Search
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertProduct:
+    """A product of activations and a parameter of experts.
+
+    Args:
+        parameter: its name.
+        dimension: of the parameter, along which there is one expert.
+        node: the product.
+        at: which of its operands the parameter is.
+    """
+
+    parameter: str
+    dimension: int
+    node: Node
+    at: int
 
 
 def find_experts(graph: Graph, parameters: Collection[str]) -> dict[str, int]:
@@ -25,9 +43,18 @@ def find_experts(graph: Graph, parameters: Collection[str]) -> dict[str, int]:
         graph: a global graph.
         parameters: names of inputs.
     """
+    return {x.parameter: x.dimension for x in find_expert_products(graph, parameters)}
+
+
+def find_expert_products(graph: Graph, parameters: Collection[str]) -> Iterator[ExpertProduct]:
+    """Yield the products of parameters of experts, in order.
+
+    Args:
+        graph: a global graph.
+        parameters: names of inputs.
+    """
     known = {value: (value.name, 0) for value in graph.inputs if value.name in parameters}
     sources = {link.target: link.source for link in links(graph) if link.slices}
-    found: dict[str, int] = {}
     for part in regions(graph):
         for value in part.graph.inputs:
             if (source := sources.get(value)) in known:
@@ -44,12 +71,17 @@ def find_experts(graph: Graph, parameters: Collection[str]) -> dict[str, int]:
                 known[node.outputs[0]] = known[node.inputs[0]]  # in another dtype, say
             for at in used:
                 name, leading = known[node.inputs[at]]
-                found.update((name, leading + dimension) for dimension in _find_groups(rule, at))
-    return found
+                for dimension in find_expert_dimensions(rule, at):
+                    yield ExpertProduct(name, leading + dimension, node, at)
 
 
-def _find_groups(rule: Rule, at: int) -> Iterator[int]:
-    """Yield the dimensions of an operand of a product that the others and the result have, too."""
+def find_expert_dimensions(rule: Rule, at: int) -> Iterator[int]:
+    """Yield the dimensions of an operand of a product that the others and the result have, too.
+
+    Args:
+        rule: of the op.
+        at: which operand it is.
+    """
     sides = [[factor for dim in dims for factor in dim] for dims in (*rule.operands, *rule.results)]
     made = {factor for dims in rule.results for dim in dims for factor in dim}
     is_product = len(rule.operands) > 1 and not made.issuperset(rule.factors)

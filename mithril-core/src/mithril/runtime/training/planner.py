@@ -36,6 +36,7 @@ from mithril.runtime.training.optimizer import (
 )
 from mithril.runtime.training.replicas import cut_kind
 from mithril.runtime.zero import Zero
+from mithril.runtime.zero_experts import count_whole_dimensions
 from mithril.sharding import FREE, UNSAID, Layout
 from mithril.transform import Update, cotangent_name, gradient_of
 from mithril.types import TensorType
@@ -288,11 +289,12 @@ class StepPlanner:
         seed = cotangent_name(self._loss)
         found = {n: layout for n, layout in asked.request.layouts.items() if n != seed}
         homes: dict[str, Sharding] = {}
+        is_split = bool(self._zero.stage) and mesh.size > 1
+        whole_dims = count_whole_dimensions(traced) if is_split else {}
         for name, type in parameters.items():
             layout = found.get(name, UNSAID)
-            if self._zero.stage and mesh.size > 1:
-                stacked = traced.stacked.get(name, 0)
-                found[name], homes[name] = self._split(name, layout, type, stacked)
+            if is_split:
+                found[name], homes[name] = self._split(name, layout, type, whole_dims.get(name, 0))
             elif not layout.is_free and self._options.search is None:
                 homes[name] = layout.arrival(mesh, type.rank)
             if name in homes and (self._zero.stage > 1 or layout.resting):
@@ -316,12 +318,12 @@ class StepPlanner:
         return found | {name: Layout(follows=name.removeprefix(NEXT)) for name in kept}
 
     def _split(
-        self, name: str, layout: Layout, type: TensorType, stacked: int
+        self, name: str, layout: Layout, type: TensorType, whole: int
     ) -> tuple[Layout, Sharding]:
         """Return the layout of a parameter under ZeRO, and how what belongs to it lies."""
         if layout.resting is not None:
             return layout, layout.resting
-        computed, home = self._zero.find_home(layout, type, self._backend.mesh, stacked)
+        computed, home = self._zero.find_home(layout, type, self._backend.mesh, whole)
         if not self._options.pads:
             home.check_even(type.shape, f"parameter '{name}'")
         return replace(layout, arrives=home, computed=computed), home
