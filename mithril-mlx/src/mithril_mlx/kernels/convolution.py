@@ -2,7 +2,8 @@
 
 MLX's own convolutions are products of matrices on CPU for one group and no dilation, and slow loops
 otherwise; their gradients are such loops for any step above 1. Here columns are made and multiplied
-where MLX would loop, and the gradient of an input is made of convolutions with step 1.
+where MLX would loop, or multiply in the slower way of its library, and the gradient of an input is
+made of convolutions with step 1.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import mlx.core as mx
 from mithril.spi import DType, Shape
 from mithril.spi.ops import Convolving, Padding
 
+from mithril_mlx.blas import keep_transposed, prefers_rows
 from mithril_mlx.kernels.precision import on_gpu
 from mithril_mlx.kernels.taps import shift
 
@@ -61,15 +63,16 @@ class Geometry:
         """
         if on_gpu():
             return self.rank <= 2 + (self.groups == 1)
-        is_plain = self.groups == 1 and max(self.dilation) == 1
+        is_plain = self.groups == 1 and max(self.dilation) == 1 and not prefers_rows()
         return is_plain and self.rank <= 3 and self.dtype != DType.float64
 
     def _multiply(self) -> Product:
         groups, columns, out = self.groups, self._columns, self.out
+        keep = keep_transposed(math.prod(out))
 
         def run(x: mx.array, w: mx.array) -> mx.array:
             weight = w.reshape(groups, w.shape[0] // groups, -1).swapaxes(1, 2)
-            y = columns(x) @ weight  # [groups, positions, out / groups]
+            y = columns(x) @ keep(weight)  # [groups, positions, out / groups]
             return y.swapaxes(0, 1).reshape(x.shape[0], *out, w.shape[0])
 
         return run

@@ -14,6 +14,7 @@ import mlx.core as mx
 from mithril.spi import KernelRun, Shape, Types
 from mithril.spi.ops import Einsum
 
+from mithril_mlx.blas import keep_transposed
 from mithril_mlx.kernels.precision import in_float32, on_gpu
 from mithril_mlx.kernels.reduce import add_up
 from mithril_mlx.kernels.shape import fill
@@ -72,7 +73,8 @@ def _product(op: Einsum, types: Types) -> KernelRun:
     apart = not batch and left.endswith(contracted) and len(contracted) > 0
     above = list(rows) if apart and rows else [rows]
     first = _arrange(left, [*batch, *above, contracted], sizes)
-    second = _arrange(right, [*batch, contracted, columns], sizes)
+    rows_count = math.prod(sizes[c] for c in rows)
+    second = _arrange(right, [*batch, contracted, columns], sizes, keep_transposed(rows_count))
     multiply = _compose(first, second, swapped)
     made = batch + rows + columns
     shape, order = tuple(sizes[c] for c in made), [made.index(c) for c in result]
@@ -120,8 +122,17 @@ class _Layout:
     after: Shape | None
 
 
-def _arrange(term: str, groups: Sequence[str], sizes: Sizes) -> KernelRun | None:
-    """Return the function that gives an operand a dimension for each group; None if it has them."""
+def _arrange(
+    term: str, groups: Sequence[str], sizes: Sizes, keep: KernelRun = lambda x: x
+) -> KernelRun | None:
+    """Return the function that gives an operand a dimension for each group; None if it has them.
+
+    Args:
+        term: letters of its dimensions.
+        groups: letters of what each dimension becomes.
+        sizes: by letter.
+        keep: what is done to a view that is left transposed.
+    """
     layout = _layout(term, groups, sizes)
     before, order, after = layout.before, layout.order, layout.after
     is_ordered = order == tuple(range(len(order)))
@@ -130,8 +141,8 @@ def _arrange(term: str, groups: Sequence[str], sizes: Sizes) -> KernelRun | None
         return (lambda x: mx.reshape(x, shape)) if shape else None
     turn = _permute(order)
     if before:
-        return lambda x: turn(mx.reshape(x, before))
-    return (lambda x: mx.reshape(turn(x), after)) if after else turn
+        return lambda x: keep(turn(mx.reshape(x, before)))
+    return (lambda x: mx.reshape(turn(x), after)) if after else lambda x: keep(turn(x))
 
 
 def _layout(term: str, groups: Sequence[str], sizes: Sizes) -> _Layout:
