@@ -123,15 +123,19 @@ def test_the_table_has_the_worst_first_and_its_code_says_whether_limits_are_met(
     capsys: pytest.CaptureFixture[str],
 ):
     one = Row("mlp", "numpy")
-    fast, slower = (matrix.judge(one, {**TIMES, "mithril": [x] * 9}) for x in (0.8, 1.0))
+    fast, close, slower = (
+        matrix.judge(one, {**TIMES, "mithril": [x] * 9}) for x in (0.8, 0.99, 1.0)
+    )
     assert matrix.worst_first([fast, matrix.Failure(one, "no"), slower])[1:] == [slower, fast]
     assert matrix.report([fast], 3) == 0
     assert matrix.report([slower], 3) == 1  # the median
+    assert matrix.report([close], 3) == 1  # whose interval does not reach the limit
+    assert matrix.report([close, close, fast], 3) == 0
     assert matrix.report([fast, fast, matrix.Failure(one, "no")], 3) == 1
     assert matrix.report([], 3) == 1
     said = capsys.readouterr().out
     assert "matrix, seed 3, 3 rows" in said
-    assert "median of numpy: 1.000, limit 0.95: NOT MET" in said
+    assert "median of numpy: 1.000 [1.000, 1.000] x, limit 0.95 x: NOT MET" in said
     assert "FAILED  numpy mlp one step: : no" in said
 
 

@@ -21,10 +21,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.harness import BLOCKS_KEPT, SURROUNDINGS, Estimate, conditions, ratio
+from benchmarks.harness import (
+    BLOCKS_KEPT,
+    SURROUNDINGS,
+    Estimate,
+    Limit,
+    conditions,
+    estimate,
+    ratio,
+)
 from benchmarks.matrix.cases import BACKENDS, FAMILIES, MESHES, Row, list_rows, order_rows
 from benchmarks.matrix.contest import FIRST, MITHRIL, PEAK
 from benchmarks.sides import Times, times_of_job
@@ -159,26 +167,22 @@ def worst_first(found: Sequence[Found | Failure]) -> list[Found | Failure]:
     return [*failures, *sorted(rest, key=lambda x: -x.time.median)]
 
 
-def take_medians(found: Sequence[Found | Failure]) -> Mapping[str, float]:
-    """Return the median ratio of time of each backend that has rows."""
+def limit_medians(found: Sequence[Found | Failure]) -> list[Limit]:
+    """Return what the median ratio of time of each backend that has rows may be."""
     ratios = {
         backend: [x.time.median for x in found if isinstance(x, Found) and x.row.backend == backend]
         for backend in BACKENDS
     }
-    return {backend: statistics.median(x) for backend, x in ratios.items() if x}
+    return [Limit(f"median of {name}", estimate(x), MIDDLE) for name, x in ratios.items() if x]
 
 
 def report(found: Sequence[Found | Failure], seed: int) -> int:
     """Print the table; return 0 if every limit is met, else 1."""
     print(f"matrix, seed {seed}, {len(found)} rows; {conditions()}")
-    for one in worst_first(found):
-        print(one)
-    medians = take_medians(found)
-    for backend, middle in medians.items():
-        verdict = "met" if middle <= MIDDLE else "NOT MET"
-        print(f"median of {backend}: {middle:.3f}, limit {MIDDLE}: {verdict}")
-    rows_met = all(isinstance(x, Found) and x.is_met for x in found)
-    return int(not (found and rows_met and all(x <= MIDDLE for x in medians.values())))
+    limits = limit_medians(found)
+    print(*worst_first(found), *limits, sep="\n")
+    is_met = all(isinstance(x, Found) and x.is_met for x in found)
+    return int(not (found and is_met and all(limit.is_met for limit in limits)))
 
 
 # ------------------------------------------------------------------ command line
