@@ -37,6 +37,7 @@ REFUSED = {
     ),
     "mesh dimensions": ({"spmd_partition_dims": 1}, r"spmd_partition_dims=1 differs from the 2"),
     "topology": ({"topology": "2x4x8"}, r"topology='2x4x8' describes a TPU slice; .* 'cpu'"),
+    "timeout": ({"timeout": True}, r"timeout=True is no number of seconds above 0; give one"),
     "memory": ({"memory_optimization": "yes"}, r"memory_optimization='yes' is neither True nor"),
     "collectives": (
         {"collective_ops": "nccl"},

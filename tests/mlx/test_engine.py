@@ -49,6 +49,7 @@ MESH = ml.Mesh(data=2, tensor=2)
             "devices in this process; leave one of them out",
         ),
         ({"jit": 1}, "jit=1 is neither True nor False; give one of them"),
+        ({"timeout": 0}, "timeout=0 is no number of seconds above 0; give one, such as 300"),
     ],
 )
 def test_a_refused_option(options: dict, text: str) -> None:

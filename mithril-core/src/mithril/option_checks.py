@@ -6,14 +6,17 @@ Modules that declare plugins import them: neither NumPy nor a dtype is needed he
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from mithril.errors import OptionError, listing, nearest
 
 MEMORY_FORMATS = ("channels_first", "channels_last", "channel_last")
 """How images may lie in memory; the last is another spelling of the one before."""
+MOST_SECONDS = 2_000_000
+"""What libraries can wait for: they count milliseconds in 31 bits."""
 
 
 def check_choice(option: str, value: object, known: Sequence[str]) -> None:
@@ -50,6 +53,32 @@ def check_flag(option: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{option}={value!r} is neither True nor False; give one of them")
     return value
+
+
+def check_seconds(option: str, value: object) -> float:
+    """Return the value of an option that says for how many seconds something is waited for.
+
+    Args:
+        option: the option's name, for messages.
+        value: what it is given.
+
+    Raises:
+        OptionError: it is no number above 0, or a longer time than can be waited for.
+
+    >>> check_seconds("timeout", 300)
+    300.0
+    """
+    seconds: Any = value  # `Real` declares no comparison with an int
+    if not isinstance(value, Real) or isinstance(value, bool) or not seconds > 0:
+        raise OptionError(
+            f"{option}={value!r} is no number of seconds above 0; give one, such as 300"
+        )
+    if seconds > MOST_SECONDS:
+        raise OptionError(
+            f"{option}={value!r} is longer than can be waited for; the most is {MOST_SECONDS} "
+            f"seconds, 23 days; give at most that"
+        )
+    return float(seconds)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -106,4 +135,11 @@ def choose_name(given: Mapping[str, object]) -> tuple[str, object]:
     return name, value
 
 
-__all__ = ["MEMORY_FORMATS", "check_choice", "check_flag", "choose_name", "is_number"]
+__all__ = [
+    "MEMORY_FORMATS",
+    "check_choice",
+    "check_flag",
+    "check_seconds",
+    "choose_name",
+    "is_number",
+]

@@ -155,7 +155,9 @@ class Devices:
             return put_whole(np.asarray(whole, type.dtype.numpy))
         parts = host_shards(type, sharding, produce, self.local)
         arrays = jax.device_put(parts, [self.flat[i] for i in self.local])
-        return jax.make_array_from_single_device_arrays(shape, placed, arrays)
+        return jax.make_array_from_single_device_arrays(
+            shape, placed, arrays, dtype=type.dtype.numpy
+        )
 
     def _find_arrival(
         self, type: TensorType, sharding: Sharding

@@ -18,6 +18,7 @@ from mithril.spi import (
     EngineProfiler,
     Executable,
     Execution,
+    JobStore,
     Kernel,
     Mesh,
     OptionError,
@@ -35,6 +36,7 @@ from mithril.spi.ops import uses_host
 from mithril_jax.devices import Devices, arrange, find_devices, read_config
 from mithril_jax.executable import JaxExecutable
 from mithril_jax.interop import JaxInterop
+from mithril_jax.job_store import open_job_store
 from mithril_jax.kernels import KERNELS, kernels_on
 from mithril_jax.lower import function_of, whole_function
 from mithril_jax.measured import JaxProfiler, MeasuredExecutable
@@ -127,6 +129,13 @@ class JaxEngine(Engine):
     def process_index(self) -> int:
         """The number of this process in the job."""
         return 0 if self.process_count == 1 else jax.process_index()
+
+    @cached_property
+    def job_store(self) -> JobStore | None:
+        """JAX's coordination service; None where one process has all devices."""
+        if self.process_count == 1:
+            return None
+        return open_job_store(self.options.timeout, self.opened.flat)
 
     @property
     def own_kernels(self) -> Mapping[str, Kernel]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from mithril.spi import OptionError, check_choice, check_flag, choose_name
+from mithril.spi import OptionError, check_choice, check_flag, check_seconds, choose_name
 
 PLATFORMS = ("cpu", "cuda", "gpu", "rocm", "tpu")
 STRATEGIES = ("auto", "gspmd", "shard_map")
@@ -36,6 +36,7 @@ class JaxOptions:
             whole graph with the plan's shardings as constraints; `auto` is `shard_map`.
         spmd_mesh_shape: shape of the mesh, checked against `device_mesh`.
         spmd_partition_dims: number of mesh dimensions, checked against `device_mesh`.
+        timeout: seconds for which a process waits for the others where they compare a plan.
 
     Raises:
         OptionError: a value is refused.
@@ -52,6 +53,7 @@ class JaxOptions:
     pjit_lowering_strategy: str = "auto"
     spmd_mesh_shape: tuple[int, ...] | None = None
     spmd_partition_dims: int | None = None
+    timeout: float = 300.0
 
     def __post_init__(self) -> None:
         self._check_fixed()
@@ -59,6 +61,7 @@ class JaxOptions:
         self._check_shapes()
         check_choice("pjit_lowering_strategy", self.pjit_lowering_strategy, STRATEGIES)
         check_flag("memory_optimization", self.memory_optimization)
+        object.__setattr__(self, "timeout", check_seconds("timeout", self.timeout))
 
     @property
     def wanted_platform(self) -> str | None:

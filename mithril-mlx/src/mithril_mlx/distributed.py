@@ -21,6 +21,8 @@ import mlx.core as mx
 from mithril.spi import BackendError, Transport
 from mithril.spi.ops import ReduceScatter
 
+from mithril_mlx.job_store import Texts, open_texts
+
 STARTED_BY = {
     "jaccl": ("MLX_RANK", "MLX_IBV_DEVICES"),
     "ring": ("MLX_RANK", "MLX_HOSTFILE"),
@@ -55,10 +57,12 @@ class Job:
     Args:
         library: what exchanges data.
         world: all processes.
+        texts: what they tell each other beside collectives; None where rank 0 is out of reach.
     """
 
     library: str
     world: mx.distributed.Group
+    texts: Texts | None = None
 
     @property
     def rank(self) -> int:
@@ -110,7 +114,7 @@ def join(library: str) -> Job:
         ) from error
     if library == "mpi":
         _leave_on_error()
-    return Job(library, world)
+    return Job(library, world, open_texts(library, world))
 
 
 def _is_jaccl_ring() -> bool:

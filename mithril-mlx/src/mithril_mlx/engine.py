@@ -23,6 +23,7 @@ from mithril.spi import (
     EngineProfiler,
     Executable,
     Execution,
+    JobStore,
     Kernel,
     LockstepExecutable,
     Marks,
@@ -159,6 +160,14 @@ class MLXEngine(Engine):
     def process_index(self) -> int:
         """The number of this process in the job."""
         return 0 if self.job is None else self.job.rank
+
+    @cached_property
+    def job_store(self) -> JobStore | None:
+        """What rank 0 keeps for all; None outside a job, and where it cannot be reached."""
+        if self.job is None or self.job.texts is None:
+            return None
+        kept, ranks = self.job.texts, tuple(range(self.mesh.size))
+        return JobStore(kept.set, kept.get, self.options.timeout, ranks)
 
     @property
     def library(self) -> str:

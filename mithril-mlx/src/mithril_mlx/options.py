@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mithril.spi import MEMORY_FORMATS, OptionError, check_choice, check_flag
+from mithril.spi import MEMORY_FORMATS, OptionError, check_choice, check_flag, check_seconds
 
 DEVICES = ("cpu", "gpu")
 EXECUTORS = ("auto", "lockstep")
@@ -27,6 +27,7 @@ class MLXOptions:
         jit: compile programs with `mx.compile`; if left out, on Metal only.
         memory_format: `channels_last` (or `channel_last`) keeps images in the layout of MLX's
             convolutions from one to the next; `channels_first` is as the model is written.
+        timeout: seconds for which a process waits for the others where they compare a plan.
 
     Raises:
         OptionError: a value is refused.
@@ -37,6 +38,7 @@ class MLXOptions:
     executor: str = "auto"
     jit: bool | None = None
     memory_format: str = "channels_first"
+    timeout: float = 300.0
 
     def __post_init__(self) -> None:
         if self.device is not None:
@@ -47,6 +49,7 @@ class MLXOptions:
         check_choice("memory_format", self.memory_format, MEMORY_FORMATS)
         if self.jit is not None:
             check_flag("jit", self.jit)
+        object.__setattr__(self, "timeout", check_seconds("timeout", self.timeout))
         if self.executor == "lockstep" and self.distributed_backend is not None:
             raise OptionError(
                 f"distributed_backend={self.distributed_backend!r} does not go with "

@@ -22,6 +22,7 @@ from mithril.spi import (
     Executable,
     Execution,
     Handle,
+    JobStore,
     Kernel,
     Mesh,
     OptionError,
@@ -45,6 +46,7 @@ from mithril_torch.interop.torch_interop import TorchInterop
 from mithril_torch.kernels.callable import kernels_on
 from mithril_torch.kernels.workspaces import ORDERED, WORKSPACES
 from mithril_torch.launch.distributed import Job, job_of, join
+from mithril_torch.launch.job_store import open_job_store
 from mithril_torch.options import LIBRARIES, TorchOptions
 from mithril_torch.program.arena import IN_ARENA
 from mithril_torch.program.codegen_options import CodegenOptions, codegen_options_of
@@ -215,6 +217,11 @@ class TorchEngine(Engine):
     def process_index(self) -> int:
         """The rank of this process."""
         return 0 if self.job is None else self.job.rank
+
+    @property
+    def job_store(self) -> JobStore | None:
+        """The store in which the ranks have met; None outside a job."""
+        return None if self.job is None else open_job_store(self.options.timeout, self.job.size)
 
     @property
     def own_kernels(self) -> Mapping[str, Kernel]:

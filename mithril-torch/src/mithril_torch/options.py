@@ -6,12 +6,9 @@ An option either has an effect or is refused with what is there instead.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 
-from mithril.spi import MEMORY_FORMATS, OptionError, check_choice, check_flag
+from mithril.spi import MEMORY_FORMATS, OptionError, check_choice, check_flag, check_seconds
 
-MAX_TIMEOUT_SECONDS = 2_000_000
-"""Seconds that can be waited for: the system counts milliseconds in 32 bits."""
 DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "lockstep", "workers")
 FLAGS = (
@@ -89,18 +86,7 @@ class TorchOptions:
             )
         check_choice("memory_format", self.memory_format, (AUTO, *MEMORY_FORMATS))
         self._check_together()
-        seconds: object = self.timeout
-        is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
-        if not is_number or not self.timeout > 0:
-            raise OptionError(
-                f"timeout={self.timeout!r} is no number of seconds above 0; give one, such as 300"
-            )
-        if self.timeout > MAX_TIMEOUT_SECONDS:
-            raise OptionError(
-                f"timeout={self.timeout!r} is longer than can be waited for; the most is "
-                f"{MAX_TIMEOUT_SECONDS} seconds, 23 days; give at most that"
-            )
-        object.__setattr__(self, "timeout", float(self.timeout))
+        object.__setattr__(self, "timeout", check_seconds("timeout", self.timeout))
 
     def lays_out_images(self, device: str) -> bool:
         """Return whether images have their channels last inside of programs for a kind of device.

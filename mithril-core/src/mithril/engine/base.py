@@ -22,6 +22,7 @@ import numpy as np
 from mithril.engine.arena import Arrange
 from mithril.engine.checks import KernelChecks, check_executable
 from mithril.engine.interop import Interop
+from mithril.engine.job_store import JobStore
 from mithril.engine.kernels.custom import kernels_for, name_dtype
 from mithril.engine.protocol import Executable, Handle, Produce
 from mithril.engine.recording import EngineProfiler
@@ -108,6 +109,14 @@ class Engine(ABC):
     def process_index(self) -> int:
         """The number of this process among them, from 0."""
         return 0
+
+    @property
+    def job_store(self) -> JobStore | None:
+        """Where these processes leave each other texts beside their collectives; by default None.
+
+        With it they compare plans in bounded time, also those of a part of the mesh.
+        """
+        return None
 
     @property
     def capabilities(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ engine. What is here is recorded with its signatures and changes with `BACKEND_A
 `docs/plugins/versions.md`. Ops, as classes, are in `mithril.spi.ops`.
 
 * Plugin declaration: `BACKEND_API`, `BackendSpec`, `Command`, `LaunchRequest`, `free_port`,
-  `hookimpl`, `MEMORY_FORMATS`, `check_choice`, `check_flag`, `choose_name`.
+  `hookimpl`, `MEMORY_FORMATS`, `check_choice`, `check_flag`, `check_seconds`, `choose_name`.
 * What plugins bring besides backends: `PluginKernel`, `Compiled`, `Evaluated`, `PassTarget`,
   `register_plugin`, `unregister_plugin`.
 * Engine and its base class: `Engine`, `Executable`, `Handle`, `Observer`, `Produce`, `Execution`,
@@ -22,7 +22,7 @@ engine. What is here is recorded with its signatures and changes with `BACKEND_A
   `dtype_in`, `kernels_for`, `Kernel`, `KernelTable`, `KernelRun`, `fix_column_signs`,
   `fix_qr_signs`, `accumulator`, `THREEFRY_PARITY`, `THREEFRY_ROTATIONS`, `KernelChecks`,
   `join_equal_scalars`.
-* Collectives and transports: `LockstepExecutable`, `RankExecutable`, `TransportCall`,
+* Collectives and transports: `JobStore`, `LockstepExecutable`, `RankExecutable`, `TransportCall`,
   `Transport`, `ArrivedChunk`, `move_shards`, `join_chunks`, `take_chunk`.
 * Memory: `Arena`, `Arrange`, `NO_ARENA`, `SimulatedArenas`, `Writing`, `makes_anew`,
   `host_arena`, `find_overwritten`, `find_reused_operands`, `reuse_donated`.
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         Placed,
         ProgramView,
     )
+    from mithril.engine.job_store import JobStore
     from mithril.engine.kernel_table import Kernel, KernelTable
     from mithril.engine.kernel_table import Run as KernelRun
     from mithril.engine.kernels import kernels_for
@@ -101,7 +102,13 @@ if TYPE_CHECKING:
     )
     from mithril.ir.start import find_begun, join_starts
     from mithril.mesh import Box, Mesh, Sharding, carry, coarsen
-    from mithril.option_checks import MEMORY_FORMATS, check_choice, check_flag, choose_name
+    from mithril.option_checks import (
+        MEMORY_FORMATS,
+        check_choice,
+        check_flag,
+        check_seconds,
+        choose_name,
+    )
     from mithril.plan import Execution, Issued, Plan, Port, Program, Whole
     from mithril.plan.execution import ALL as ALL_OPS
     from mithril.plan.issued import Row as IssuedRow
@@ -135,22 +142,22 @@ __all__ = [
     "ArrivedChunk", "BACKEND_API", "BackendError", "BackendSpec", "BackendView", "Box", "Builder",
     "Chunk", "Command", "Compiled", "DType", "EXTENSIONS", "Engine", "EngineProfiler", "Evaluated",
     "Executable", "Execution", "GRADIENT_PREFIX", "Graph", "GraphError", "Handle", "Interop",
-    "Issued", "IssuedRow", "Kernel", "KernelChecks", "KernelRun", "KernelTable", "LaunchRequest",
-    "LockstepExecutable", "MEMORY_FORMATS", "Marks", "MeasuredLockstep", "MemoryUse", "Mesh",
-    "Message", "Messages", "MithrilError", "ModelMethods", "ModelView", "NO_ARENA", "Node",
-    "Observer", "Op", "OptionError", "PassTarget", "Phase", "Placed", "Plan", "PluginKernel",
-    "Port", "Produce", "Program", "ProgramView", "RankExecutable", "Recorder", "SHARED_KERNELS",
-    "Scalar", "Segment", "Shape", "Sharding", "SimulatedArenas", "Span", "StageRun", "StageSend",
-    "THREEFRY_PARITY", "THREEFRY_ROTATIONS", "Tensor", "TensorType", "Timetable", "Transfer",
-    "Transport", "TransportCall", "Types", "Value", "Whole", "Writing", "accumulator", "all_nodes",
-    "as_dtype", "bind_namespace", "carry", "check_choice", "check_flag", "choose_name", "coarsen",
-    "communicates", "describe_collective", "dtype_in", "find_begun", "find_issued",
-    "find_overwritten", "find_reused_operands", "fix_column_signs", "fix_qr_signs", "free_port",
-    "hookimpl", "host_arena", "host_shards", "issue_node", "issue_transfer", "join_chunks",
-    "join_equal_scalars", "join_starts", "kernels_for", "listing", "makes_anew", "map_bodies",
-    "move_shards", "op_registry", "ops", "promote", "regions", "register_plugin", "reuse_donated",
-    "rewrite", "run_marked", "segment_of", "take_chunk", "trim_padding", "unregister_plugin",
-    "unroll", "walk",
+    "Issued", "IssuedRow", "JobStore", "Kernel", "KernelChecks", "KernelRun", "KernelTable",
+    "LaunchRequest", "LockstepExecutable", "MEMORY_FORMATS", "Marks", "MeasuredLockstep",
+    "MemoryUse", "Mesh", "Message", "Messages", "MithrilError", "ModelMethods", "ModelView",
+    "NO_ARENA", "Node", "Observer", "Op", "OptionError", "PassTarget", "Phase", "Placed", "Plan",
+    "PluginKernel", "Port", "Produce", "Program", "ProgramView", "RankExecutable", "Recorder",
+    "SHARED_KERNELS", "Scalar", "Segment", "Shape", "Sharding", "SimulatedArenas", "Span",
+    "StageRun", "StageSend", "THREEFRY_PARITY", "THREEFRY_ROTATIONS", "Tensor", "TensorType",
+    "Timetable", "Transfer", "Transport", "TransportCall", "Types", "Value", "Whole", "Writing",
+    "accumulator", "all_nodes", "as_dtype", "bind_namespace", "carry", "check_choice", "check_flag",
+    "check_seconds", "choose_name", "coarsen", "communicates", "describe_collective", "dtype_in",
+    "find_begun", "find_issued", "find_overwritten", "find_reused_operands", "fix_column_signs",
+    "fix_qr_signs", "free_port", "hookimpl", "host_arena", "host_shards", "issue_node",
+    "issue_transfer", "join_chunks", "join_equal_scalars", "join_starts", "kernels_for", "listing",
+    "makes_anew", "map_bodies", "move_shards", "op_registry", "ops", "promote", "regions",
+    "register_plugin", "reuse_donated", "rewrite", "run_marked", "segment_of", "take_chunk",
+    "trim_padding", "unregister_plugin", "unroll", "walk",
 ]  # fmt: skip
 
 _HOMES = {
@@ -165,6 +172,7 @@ _HOMES = {
         "Adopted", "ArrayMethods", "ArrayView", "BackendView", "Interop", "ModelMethods",
         "ModelView", "Placed", "ProgramView",
     ),
+    "mithril.engine.job_store": ("JobStore",),
     "mithril.engine.kernel_table": ("Kernel", "KernelTable", "Run as KernelRun"),
     "mithril.engine.kernels": ("kernels_for",),
     "mithril.engine.kernels.matrix": ("fix_column_signs", "fix_qr_signs"),
@@ -199,7 +207,9 @@ _HOMES = {
     ),
     "mithril.ir.start": ("find_begun", "join_starts"),
     "mithril.mesh": ("Box", "Mesh", "Sharding", "carry", "coarsen"),
-    "mithril.option_checks": ("MEMORY_FORMATS", "check_choice", "check_flag", "choose_name"),
+    "mithril.option_checks": (
+        "MEMORY_FORMATS", "check_choice", "check_flag", "check_seconds", "choose_name",
+    ),
     "mithril.plan": ("Execution", "Issued", "Plan", "Port", "Program", "Whole"),
     "mithril.plan.execution": ("ALL as ALL_OPS",),
     "mithril.plan.issued": ("Row as IssuedRow", "find_issued", "issue_node"),
