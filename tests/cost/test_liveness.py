@@ -13,6 +13,7 @@ from mithril import ops
 from mithril.cost.liveness import Liveness
 from mithril.cost.strides import lay_out
 from mithril.ir import Builder, Graph, Node, Repeat, Start, Tensor, Value, Wait
+from mithril.ir.operand import apply
 from mithril.ops.collective import AllGather, ReduceScatter
 from mithril.ops.control import repeat
 from mithril.plan import Execution
@@ -204,6 +205,18 @@ def test_results_over_operands_that_nobody_reads_again_take_no_memory() -> None:
     reusing = Execution(reused_operands=(("exp", (0,)),))
     assert Liveness(reusing).measure(chain()).peak == 1000
     assert Liveness(reusing).measure(chain(1)).peak == 1000  # the operand is the caller's
+
+
+def test_only_the_first_of_several_results_lies_over_an_operand() -> None:
+    """A norm of ten rows of 100 bytes each has two statistics of a row."""
+    builder = Builder()
+    types = (TensorType(shape, DType.float32) for shape in ((10, 25), (25,), (25,)))
+    x, gain, bias = (builder.input(t, name) for t, name in zip(types, "xgb", strict=True))
+    results = apply(ops.LayerNorm(1e-5), ops.exp(x), gain, bias)
+    graph = builder.build(dict(zip("yms", results, strict=True)))
+    assert Liveness(Execution()).measure(graph).peak == 2080
+    reusing = Execution(reused_operands=((ops.LayerNorm.name, (0,)),))
+    assert Liveness(reusing).measure(graph).peak == 1080
 
 
 def linear() -> Graph:

@@ -8,9 +8,11 @@ from typing import Any
 import mithril as ml
 import numpy as np
 import pytest
+import torch
 from mithril import P, ops
 from mithril import numpy as mnp
 from mithril.spi import DType
+from mithril_torch.program.runtime_library.channels import batch_norm, batch_norm_gradient
 
 from tests.tolerances import TOLERANCE
 
@@ -144,3 +146,30 @@ def test_gradients_of_gates_are_written_over_cotangents(function: Function) -> N
     text = code(lambda x, y: function(x * 2.0) * (y * 3.0))
     assert ", grad_input=" in text
     assert ".mul_(" in text
+
+
+def test_the_gradient_of_a_norm_is_made_over_what_it_has_normalised() -> None:
+    model = ml.Model()
+    model |= ml.Conv2d(4, 3, padding=1, bias=False, name="conv")(input="x", output="a")
+    model |= ml.BatchNorm(name="norm")(
+        input="a", running_mean="m", running_variance="v", output="z"
+    )
+    shapes = {"x": (2, 3, 8, 8), "m": (4,), "v": (4,)}
+    assert "over=True" in ml.compile(model, ml.TorchBackend(device="cpu"), shapes=shapes).code()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_a_norm_has_the_same_gradients_over_its_operand(
+    dtype: torch.dtype, layout: torch.memory_format
+) -> None:
+    torch.manual_seed(0)
+    x, g = torch.randn(2, 3, 4, 6, 5).mul(3.0).add(2.0).to(dtype).unbind()
+    x, g = (image.contiguous(memory_format=layout) for image in (x, g))
+    gain, bias = torch.rand(2, 4).to(dtype).unbind()
+    _, mean, _, scale = batch_norm(x, gain, bias, 1e-5)
+    expected = batch_norm_gradient(x, gain, mean, scale, g)
+    found = batch_norm_gradient(x, gain, mean, scale, g, over=True)
+    torch.testing.assert_close(found, expected)
+    is_over = found[0].data_ptr() == x.data_ptr()
+    assert is_over == (layout is torch.channels_last and dtype is not torch.bfloat16)

@@ -22,7 +22,12 @@ from benchmarks.prediction_memory import measure_torch
 FLOAT, INT = DType.float32, DType.int32
 LOGITS, TARGETS = TensorType((2048, 5000), FLOAT), TensorType((2048,), INT)
 ROWS = TensorType((2048,), FLOAT)
+IMAGES, FILTERS = TensorType((16, 32, 48, 48), FLOAT), TensorType((32, 32, 3, 3), FLOAT)
 CASES: dict[str, tuple[Any, list[TensorType]]] = {
+    "convolution_input_gradient": (
+        ops.ConvolutionInputGradient((1, 1), ((1, 1), (1, 1)), (1, 1), 1, (48, 48)),
+        [IMAGES, FILTERS],
+    ),
     "cross_entropy": (ops.CrossEntropy(), [LOGITS, TARGETS]),
     "cross_entropy_gradient": (ops.CrossEntropyGradient(), [LOGITS, TARGETS, ROWS, ROWS]),
     "where": (ops.Where(), [TensorType(LOGITS.shape, DType.bool_), LOGITS, TensorType((), FLOAT)]),

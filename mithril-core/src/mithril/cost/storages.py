@@ -133,6 +133,8 @@ class Storages:
             self.of[node.outputs[0]] = self.of[node.inputs[0]]
         elif target is not None:
             self.of[node.outputs[0]] = self.of[target]
+            for value in node.outputs[1:]:
+                self._add(value, _name(node, value), node, position)
         elif how.reduces_in_place and isinstance(find_begun(node.op), AllReduce):
             self._place_reduction(node, position)
         elif not (node.op.is_view and how.has_views and self._place_view(node)):

@@ -15,11 +15,11 @@ from mithril.ops.shape import Reshape
 def find_reused_operands(
     graph: Graph, operands: Callable[[Node], Sequence[int]], is_anew: Callable[[Node], bool]
 ) -> dict[Node, int]:
-    """Return the nodes whose result is made in the memory of an operand, each with that operand.
+    """Return the nodes whose first result is made in the memory of an operand, with that operand.
 
     Args:
         graph: a local one; the bodies of its loops are not looked into.
-        operands: returns which operands of a node its kernel can write its only result over.
+        operands: returns which operands of a node its kernel can write its first result over.
         is_anew: returns whether the results of a node share no memory with its operands.
     """
     memory, last = _Memory(graph, is_anew), graph.last_uses()

@@ -155,10 +155,8 @@ class Convolution(Convolving):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         (x, w), g = inputs, _take_cotangent(cotangents)
-        return [
-            apply_one(self.input_gradient(x.shape[2:]), g, w),
-            apply_one(self.weight_gradient(w.shape[2:]), x, g),
-        ]
+        slope = apply_one(self.weight_gradient(w.shape[2:]), x, g)  # first: x may go then
+        return [apply_one(self.input_gradient(x.shape[2:]), g, w), slope]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return self._rule("xwy", inputs, outputs)
@@ -189,10 +187,8 @@ class ConvolutionInputGradient(Convolving):
 
     def gradient(self, inputs: Tensors, outputs: Tensors, cotangents: Cotangents) -> Cotangents:
         (dy, w), g = inputs, _take_cotangent(cotangents)
-        return [
-            apply_one(self.forward(), g, w),
-            apply_one(self.weight_gradient(w.shape[2:]), g, dy),
-        ]
+        slope = apply_one(self.weight_gradient(w.shape[2:]), g, dy)  # first: dy may go then
+        return [apply_one(self.forward(), g, w), slope]
 
     def rule(self, inputs: Types, outputs: Types) -> Rule:
         return self._rule("ywx", inputs, outputs)

@@ -34,14 +34,23 @@ def convolution(op: ops.Convolution, types: Types) -> str:
 @kernel(ops.ConvolutionInputGradient)
 @zero_without_elements
 def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> str:
-    """The kernel looks at the shape of the input only, so it gets memory nobody has written to."""
+    """A transposed convolution, which asks for no input of the shape that the gradient has.
+
+    Of the input, elements at the end may be in no window: that many the result is longer by.
+    """
     if len(op.stride) > DIMENSIONS:
         return f"convolve_windows_input_gradient({{0}}, {{1}}, {_attributes(op)}, {list(op.size)})"
-    (result,) = op.infer(types)
-    outer, _ = _split(op.padding)
+    outer, inner = _split(op.padding)
     whole = [n + before + after for n, (before, after) in zip(op.size, outer, strict=True)]
-    x = f"blank({{0}}, {[*result.shape[:2], *whole]})"
-    text = f"{_backward(op, '{0}', x, '{1}', 0, _is_narrow(types))}[0]"
+    left = [
+        (n + 2 * pad - dilation * (width - 1) - 1) % step
+        for n, pad, width, step, dilation in zip(
+            whole, inner, types[1].shape[2:], op.stride, op.dilation, strict=True
+        )
+    ]
+    how = f"{list(op.stride)}, {inner}, {list(op.dilation)}, True, {left}, {op.groups}"
+    name = "convolution_16" if _is_narrow(types) else "aten.convolution"
+    text = f"{name}({{0}}, {{1}}, None, {how})"
     if whole == list(op.size):
         return text
     cuts = [f"{before}:{before + n}" for n, (before, _) in zip(op.size, outer, strict=True)]
@@ -57,7 +66,7 @@ def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> str:
     (result,) = op.infer(types)
     w = f"blank({{0}}, {list(result.shape)})"
     x, op = _skip_between(op) if _skips(op) else (_pad("{0}", _split(op.padding)[0]), op)
-    return f"{_backward(op, '{1}', x, w, 1, _is_narrow(types))}[1]"
+    return _backward(op, "{1}", x, w, _is_narrow(types))
 
 
 def _skips(op: ops.ConvolutionWeightGradient) -> bool:
@@ -76,12 +85,13 @@ def _skip_between(op: ops.ConvolutionWeightGradient) -> tuple[str, ops.Convoluti
     return f"{_pad('{0}', op.padding)}[:, :, {steps}]", dense
 
 
-def _backward(op: ops.Convolving, dy: str, x: str, w: str, wanted: int, is_narrow: bool) -> str:
+def _backward(op: ops.Convolving, dy: str, x: str, w: str, is_narrow: bool) -> str:
     _, inner = _split(op.padding)
-    mask, zeros = [i == wanted for i in range(3)], [0] * len(op.stride)
+    zeros = [0] * len(op.stride)
+    mask = [False, True, False]
     how = f"{list(op.stride)}, {inner}, {list(op.dilation)}, False, {zeros}, {op.groups}, {mask}"
     name = "convolution_backward_16" if is_narrow else "aten.convolution_backward"
-    return f"{name}({dy}, {x}, {w}, None, {how})"
+    return f"{name}({dy}, {x}, {w}, None, {how})[1]"
 
 
 def _is_narrow(types: Types) -> bool:

@@ -26,6 +26,8 @@ def in_place(op: InPlace, types: Types) -> str:
         return "torch.relu_({0})"
     if isinstance(op.of, ops.CrossEntropyGradient):
         return "cross_entropy_gradient({0}, {1}, {2}, {3}, over=True)"
+    if isinstance(op.of, ops.BatchNormGradient):
+        return "batch_norm_gradient({0}, {1}, {2}, {3}, {4}, over=True)"
     return write_into(f"{{{op.operand}}}", EXPRESSIONS[op.of.name](op.of, types))
 
 

@@ -11,7 +11,7 @@ from mithril.spi.ops import Attention, AttentionGradient
 
 WORKSPACES: tuple[tuple[str, float], ...] = (
     (ops.Convolution.name, 1.0),
-    (ops.ConvolutionInputGradient.name, 2.0),
+    (ops.ConvolutionInputGradient.name, 1.0),
     (ops.ConvolutionWeightGradient.name, 2.0),
     (ops.Where.name, 2.0),
 )

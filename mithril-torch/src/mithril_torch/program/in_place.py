@@ -74,15 +74,17 @@ _ANEW = (
 """Ops that on PyTorch return neither an operand nor a view of one, beside those of every engine."""
 
 WRITABLE: Mapping[type[Op], tuple[int, ...]] = {
-    Add: (0, 1), CrossEntropyGradient: (0,), EinsumAdd: (2,), GeluGradient: (1,), Multiply: (0, 1),
-    Relu: (0,), ReluGradient: (1,), SiluGradient: (1,),
+    Add: (0, 1), BatchNormGradient: (0,), CrossEntropyGradient: (0,), EinsumAdd: (2,),
+    GeluGradient: (1,), Multiply: (0, 1), Relu: (0,), ReluGradient: (1,), SiluGradient: (1,),
 }  # fmt: skip
-"""Ops whose result can be made in the memory of an operand: of which ones."""
+"""Ops whose first result can be made in the memory of an operand: of which ones."""
 
 REUSED_OPERANDS = tuple(
-    (op.name, which) for op, which in WRITABLE.items() if not issubclass(op, WrittenOp)
+    (op.name, which)
+    for op, which in WRITABLE.items()
+    if not issubclass(op, WrittenOp) and op is not BatchNormGradient
 )
-"""The same of the ops that plans have, by name."""
+"""The same of the ops that plans have, by name; those of images depend on how these lie."""
 
 
 def join_relu_gradients(graph: Graph) -> Graph:

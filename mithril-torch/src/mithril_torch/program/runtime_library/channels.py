@@ -31,16 +31,40 @@ def batch_norm(
 
 
 def batch_norm_gradient(
-    x: torch.Tensor, gain: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, g: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of x, gain and bias."""
-    dtype, mask = x.dtype, [True, True, True]
+    x: torch.Tensor, gain: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, g: torch.Tensor,
+    over: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the gradients of x, gain and bias; that of x perhaps in its memory.
+
+    PyTorch's kernel on CPUs takes memory for the gradient of x twice. Where channels lie last, two
+    passes over x take none, and about as long.
+    """
+    dtype = x.dtype
+    over = over and x.device.type == "cpu" and dtype.itemsize > 2 and is_channels_last(x)
     x, gain, mean, scale, g = widen_channels(x, gain, mean, scale, g)
-    found = aten.native_batch_norm_backward(
-        g, x, gain, None, None, mean.contiguous(), scale.contiguous(), True, 0.0, mask
-    )
-    dx, dgain, dbias = (gradient.to(dtype) for gradient in found)
-    return dx, dgain, dbias
+    dx, dgain, dbias = aten.native_batch_norm_backward(
+        g, x, gain, None, None, mean.contiguous(), scale.contiguous(), True, 0.0,
+        [not over, True, True],
+    )  # fmt: skip
+    if over:
+        a, b, c = _find_slopes(gain, mean, scale, dbias, dgain, x.numel() // x.shape[1])
+        dx = torch.addcmul(_as_image(c), x, _as_image(b), out=x).addcmul_(g, _as_image(a))
+    return dx.to(dtype), dgain.to(dtype), dbias.to(dtype)
+
+
+def _find_slopes(
+    gain: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, dbias: torch.Tensor,
+    dgain: torch.Tensor, count: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return a, b and c of each channel, where g * a + x * b + c is the gradient of x."""
+    a = gain * scale
+    b = (scale * dgain).mul_(a).div_(-count)
+    return a, b, (a * dbias).div_(-count).addcmul_(b, mean, value=-1)
+
+
+def _as_image(row: torch.Tensor) -> torch.Tensor:
+    """Return numbers of channels as those of an image."""
+    return row.view(-1, 1, 1)
 
 
 def channel_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,9 +101,7 @@ def channel_gradient(
     """Return the gradient of x, which is of the form g * a + x * b + c in each channel."""
     dtype = x.dtype
     x, gain, mean, scale, g, sums = widen_channels(x, gain, mean, scale, g, sums)
-    a = gain * scale
-    b = scale.square().mul_(sums[1]).mul_(a).div_(-count)
-    c = (a * sums[0]).div_(-count).addcmul_(b, mean, value=-1)
+    a, b, c = _find_slopes(gain, mean, scale, sums[0], scale * sums[1], count)
     shape = (-1, *[1] * (x.dim() - 2))
     dx = torch.mul(g, a.view(shape))  # g first: its layout is that of what goes on
     return dx.addcmul_(x, b.view(shape)).add_(c.view(shape)).to(dtype)
