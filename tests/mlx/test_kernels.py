@@ -14,7 +14,7 @@ from mithril.ops.collective import KeepFirst, TakeShard
 from mithril.testing.arrays import floats, integers
 from mithril.testing.evaluate import apply, assert_close, type_of
 from mithril.types import DType
-from mithril_mlx.kernels import KERNELS
+from mithril_mlx.kernels import KERNELS, exponential
 from mithril_mlx.tensors import to_mlx, to_numpy
 
 from tests.profiles import quick
@@ -330,3 +330,21 @@ def test_zeros_go_between_elements_of_every_dtype(dtype: str) -> None:
 def test_a_large_constant_is_exact() -> None:
     check(Constant((1 << 63) + 1, DType.uint64))
     check(Constant(-(1 << 63), DType.int64))
+
+
+def test_a_long_erf_holds_what_is_in_between_of_a_part_alone() -> None:
+    """And has the same numbers, to the last bit."""
+    x = mx.random.normal((3, 7, 33000), stream=mx.cpu)
+    mx.eval(x)
+    found = []
+    with mx.stream(mx.cpu):
+        for run in (exponential._erf_at_once, exponential._erf):
+            mx.reset_peak_memory()
+            before = mx.get_active_memory()
+            y = run(x)
+            mx.eval(y)
+            found.append((np.array(y), (mx.get_peak_memory() - before) / x.nbytes))
+            del y
+    (whole, most), (parts, least) = found
+    np.testing.assert_array_equal(parts, whole)
+    assert least < 0.75 * most
