@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -22,6 +22,7 @@ from mithril.ir import Op, Operand
 from mithril.mesh import Box, Mesh, PartitionSpec, Sharding, edges
 from mithril.options import Precision
 from mithril.plugins.published import suggest_attribute
+from mithril.runtime.eager_calls import Key, name_call
 from mithril.runtime.numpy_functions import call_numpy
 from mithril.runtime.printing import print_array, tabulate_array
 from mithril.runtime.sharing import refuse_pickle
@@ -93,6 +94,9 @@ class ArrayBackend(Protocol):
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now."""
+
+    def call(self, key: Key, arguments: Sequence[Any], function: Callable[..., Any]) -> Any:
+        """Return what an operator makes of arrays and numbers."""
 
     def __getattr__(self, name: str) -> Any: ...
 
@@ -392,9 +396,14 @@ class Array(Operand):
 
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of NumPy and of the framework are taken along."""
+        backend = self.kind.backend
+        key = None if options else name_call(function, arguments, Array)
+        if key is not None:
+            made: Self = backend.call(key, arguments, getattr(ops, function))
+            return made
         for x in arguments:
             if type(x) not in _AS_THEY_ARE:
-                arguments = tuple(map(self.kind.backend.convert, arguments))
+                arguments = tuple(map(backend.convert, arguments))
                 break
         result: Self = getattr(ops, function)(*arguments, **options)
         return result

@@ -41,5 +41,9 @@ class LRUCache(Generic[Key, Item]):
         if len(self._items) > self._capacity:
             self._items.popitem(last=False)
 
+    def holds(self, item: Item) -> bool:
+        """Return whether this very item is kept."""
+        return any(item is x for x in self._items.values())
+
     def __len__(self) -> int:
         return len(self._items)
