@@ -39,7 +39,7 @@ def _operands(program: Program, graph) -> list[tuple[str, tuple[str, ...], int]]
     for node in unroll(graph):
         if node.op.is_collective:
             axes = program.mesh.join_axes(node.op.attributes["axes"])
-            if len(node.inputs) == 1 or not isinstance(node.op, AllReduce):
+            if len(node.inputs) == 1 or not isinstance(node.op, AllReduce | AllGather):
                 found.append((node.op.name, axes, count_moved_bytes(node)))
             else:
                 found += [(node.op.name, axes, size) for size in _travelling(node)]
@@ -47,10 +47,13 @@ def _operands(program: Program, graph) -> list[tuple[str, tuple[str, ...], int]]
 
 
 def _travelling(node: Node) -> list[int]:
-    """Return the bytes of the arrays that the operands of an all_reduce travel as."""
-    sizes = [value.type.nbytes for value in node.inputs]
-    small = small_operands([value.type for value in node.inputs])
+    """Return the bytes of the arrays that the operands of a bucket travel as."""
+    types = [value.type for value in node.inputs]
+    sizes = [node.op.count_bytes([type]) for type in types]
+    small = small_operands(types)
     large = [size for i, size in enumerate(sizes) if i not in small]
+    if large and isinstance(node.op, AllGather):
+        large = [sum(large)]
     return [*large, sum(sizes[i] for i in small)] if small else large
 
 
@@ -88,6 +91,29 @@ def test_small_gradients_travel_as_one_array() -> None:
     assert found[("all_reduce", ("data",), weight)] == 2
     assert found[("all_reduce", ("data",), biases)] == 1
     assert found[("all_reduce", ("data",), biases // 2)] == 0
+
+
+def test_small_parts_are_gathered_without_large_ones() -> None:
+    """They would keep the whole array for as long as somebody reads them."""
+    mesh, dtype = Mesh(data=2), DType.float32
+    builder = Builder()
+    types = {"statistics": TensorType((8,), dtype), "weight": TensorType((64, 128), dtype),
+             "gain": TensorType((4,), dtype), "other": TensorType((96, 64), dtype)}  # fmt: skip
+    inputs = [builder.input(type, name) for name, type in types.items()]
+    assert small_operands([*types.values()]) == [0, 2]
+    made = builder.apply(AllGather(("data",), 0, 2), *inputs)
+    program = program_of(mesh, builder.build(dict(zip(types, made, strict=True))))
+    engine = ml.JaxBackend(ml.Mesh(data=2)).engine
+    executable = engine.lower(program)
+    rng = np.random.default_rng(0)
+    whole = [rng.standard_normal((2 * t.shape[0], *t.shape[1:]), "float32") for t in types.values()]
+    given = [
+        engine.put(port.type, port.sharding, lambda box, x=x: x[box])
+        for port, x in zip(program.inputs, whole, strict=True)
+    ]
+    rows = Counter(told.row for told in executable.collectives(given))
+    assert rows == Counter(_operands(program, program.graph))
+    assert sorted(size for _, _, size in rows) == [2 * 4 * 12, 2 * 4 * (64 * 128 + 96 * 64)]
 
 
 def looped(backend: ml.Backend) -> tuple[ml.CompiledModel, dict[str, ml.Array]]:

@@ -1,8 +1,11 @@
-"""The kernel of all_reduce on CPU devices: the small operands of a bucket are sent as one array.
+"""Kernels of buckets on CPU devices: small operands are sent as one array, without large ones.
 
 XLA:CPU merges all-reduces into one of many operands, and then synchronises its devices once for
 each of them: that costs more than to copy biases into one array and out again. Large operands are
 sent as they are, since copies of them would take as much memory again.
+
+What is gathered in one array is cut out of it where it is read, and stays whole until then: the
+statistics of a batch, which the backward computation reads again, would keep a layer's weights.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from typing import Any
 
 from jax import lax
 from mithril.spi import KernelRun, Types
-from mithril.spi.ops import AllReduce
+from mithril.spi.ops import AllGather, AllReduce
 
-from mithril_jax.kernels.collectives import all_reduce
+from mithril_jax.kernels.collectives import all_gather, all_reduce
 from mithril_jax.kernels.table import CPU_KERNELS
 
 SMALL_BYTES = 16 << 10
@@ -28,7 +31,7 @@ def small_operands(types: Types) -> list[int]:
 
 
 @CPU_KERNELS.register(AllReduce)
-def bucket(op: AllReduce, types: Types) -> KernelRun:
+def reduce_bucket(op: AllReduce, types: Types) -> KernelRun:
     """The reduction of each operand over a group; all operands are of one dtype."""
     small, reduce = small_operands(types), all_reduce(op, types)
     if len(small) < 2:
@@ -44,6 +47,25 @@ def bucket(op: AllReduce, types: Types) -> KernelRun:
         found = dict(zip(large, others, strict=True))
         for i, (start, stop) in zip(small, cuts, strict=True):
             found[i] = lax.reshape(lax.slice(whole, (start,), (stop,)), types[i].shape)
+        return tuple(found[i] for i in range(len(types)))
+
+    return run
+
+
+@CPU_KERNELS.register(AllGather)
+def gather_bucket(op: AllGather, types: Types) -> KernelRun:
+    """The parts of a group one after another; small operands are one array, large ones another."""
+    small = small_operands(types)
+    if len(small) in (0, len(types)):
+        return all_gather(op, types)
+    large = [i for i in range(len(types)) if i not in small]
+    gathers = [(group, all_gather(op, [types[i] for i in group])) for group in (small, large)]
+
+    def run(*operands: Any) -> Any:
+        found: dict[int, Any] = {}
+        for group, gather in gathers:
+            made = gather(*(operands[i] for i in group))
+            found |= zip(group, made if len(group) > 1 else [made], strict=True)
         return tuple(found[i] for i in range(len(types)))
 
     return run
