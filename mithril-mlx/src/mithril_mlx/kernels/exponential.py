@@ -27,8 +27,8 @@ to be a float32, hardly anything is left."""
 _ABOVE = (2.1237322e-06, 2.8619796e-04, 3.6580483e-03, 5.2433021e-02, 1.8741608e-01, 1.1283791e00)
 _BELOW = (3.8918573e-05, 1.1432960e-03, 1.4752088e-02, 1.1294568e-01, 4.9942580e-01, 1.0)
 _FAR = 3.725
-_LONG, _PARTS_OF_ERF = 2**18, 8
-"""So many numbers are worth the calls of so many parts."""
+_PART, _MOST_PARTS = 2**16, 8
+"""Of numbers: the least that is worth the calls, and into how many parts at most."""
 
 
 def exponential(of: TensorType) -> Change:
@@ -89,11 +89,11 @@ def _exp(x: mx.array) -> mx.array:
 
 def _erf(x: mx.array) -> mx.array:
     """Long ones part by part: what is in between is held of one part alone, in a near cache."""
-    if x.size < _LONG:
+    count = min(_MOST_PARTS, x.size // _PART)
+    if count < 2:
         return _erf_at_once(x)
-    cuts = [x.size * i // _PARTS_OF_ERF for i in range(1, _PARTS_OF_ERF)]
     made: list[mx.array] = []
-    for part in mx.split(x.reshape(-1), cuts):
+    for part in mx.split(x.reshape(-1), [x.size * i // count for i in range(1, count)]):
         (waiting,) = mx.depends([part], made[-1:]) if made else (part,)
         made.append(_erf_at_once(waiting))
     return mx.concatenate(made).reshape(x.shape)
