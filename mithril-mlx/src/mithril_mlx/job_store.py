@@ -28,6 +28,8 @@ PATIENCE = 10.0
 """Seconds in which rank 0 has to answer, besides those for which it waits for a text."""
 LONGEST = 256
 """Characters of where rank 0 listens and of its token."""
+LARGEST = 1 << 24
+"""Bytes of a request that are read; what only starts like one may have no end."""
 
 
 class Texts(Protocol):
@@ -149,7 +151,7 @@ def _serve(kept: KeptTexts, host: str) -> tuple[str, int, str]:
     class Handler(StreamRequestHandler):
         def handle(self) -> None:
             with suppress(OSError, ValueError):  # who asks may be gone, or somebody else
-                shown, key, text, seconds = json.loads(self.rfile.readline())
+                shown, key, text, seconds = json.loads(self.rfile.readline(LARGEST))
                 if not secrets.compare_digest(str(shown), token):
                     return
                 if text is not None:
