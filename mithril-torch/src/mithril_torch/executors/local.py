@@ -7,7 +7,7 @@ collectives use.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from threading import Lock
@@ -210,8 +210,8 @@ class LocalExecutable:
         captured = CapturedRun(self._run, capture_cuda_graph) if captures else None
         self._replayed: Callable[[Any], Any] = captured or self._run
         # Two calls at once would write into the same memory.
-        self._lock = Lock() if captures or self._arena is not None else nullcontext()
-        self._device = device
+        self._lock = Lock() if captures or self._arena is not None else None
+        self._device, self._kind = device, device.partition(":")[0]
         self._rank = rank
 
     def __call__(self, inputs: Sequence[Handle], observe: Observer | None = None) -> list[Handle]:
@@ -249,7 +249,7 @@ class LocalExecutable:
     def _call(self, inputs: Sequence[Handle], observe: Observer | None) -> list[Handle]:
         if isinstance(observe, Recorder):
             return self._measure(inputs, observe)
-        with self._lock, torch.inference_mode(), disable_autocast(self._device):
+        with self._guard():
             if observe is None:
                 results: list[Handle] = self._replayed(inputs)
                 return results
@@ -258,6 +258,17 @@ class LocalExecutable:
         for issued in self._to_issued(rows):
             observe(issued)
         return results
+
+    def _guard(self) -> AbstractContextManager[Any]:
+        """Return what a run takes place in: without autograd, in the dtypes of the program."""
+        if self._lock is None and not torch.is_autocast_enabled(self._kind):
+            return torch.inference_mode()  # a small program would feel other contexts
+        return self._guard_alone()
+
+    @contextmanager
+    def _guard_alone(self) -> Iterator[None]:
+        with self._lock or nullcontext(), torch.inference_mode(), disable_autocast(self._device):
+            yield
 
     def _measure(self, inputs: Sequence[Handle], recorder: Recorder) -> list[Handle]:
         """Run once and tell a recorder of times and memory."""
@@ -268,7 +279,7 @@ class LocalExecutable:
             if recorder.counts_memory
             else _no_count()
         )
-        with self._lock, torch.inference_mode(), disable_autocast(self._device), counting as peak:
+        with self._guard(), counting as peak:
             results: list[Handle] = self._run(inputs)
             if self._device.startswith("cuda"):
                 torch.cuda.synchronize()
