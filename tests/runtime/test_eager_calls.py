@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import operator
+import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import mithril as ml
 import numpy as np
 import pytest
 from mithril.runtime.backend import Backend
+from mithril.types import DType
 
 OPERATORS: list[Callable[..., Any]] = [
     operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.matmul,
@@ -112,3 +115,37 @@ def test_an_array_that_was_given_up_is_refused() -> None:
     take(x)
     with pytest.raises(ml.BackendError, match="donated"):
         _ = x * 2.0
+
+
+def test_a_number_that_was_given_up_is_made_anew() -> None:
+    backend = ml.NumpyBackend()
+    x = backend.ones(2)
+    _ = x * 2.0, x * 2.0
+    ml.jit(lambda x: x + 1.0, backend=backend, donate="x")(backend.constant(2.0, DType.float32))
+    for _ in range(3):
+        assert (x * 2.0).numpy().tolist() == [2, 2]
+
+
+@pytest.fixture
+def taking_turns() -> Iterator[None]:
+    """Have threads take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("taking_turns")
+def test_threads_may_call_at_once() -> None:
+    backend = ml.NumpyBackend()
+
+    def compute(thread: int) -> None:
+        for turn in range(300):
+            number, shape = float(turn), (1 + turn % 7, 1 + (turn + thread) % 5)
+            x = backend.array(np.full(shape, turn, np.float32))
+            assert (x * number + number).numpy().tolist() == [[turn * turn + turn] * shape[1]] * (
+                shape[0]
+            )
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(compute, range(4)))

@@ -307,7 +307,7 @@ class Backend(Creation, Shared):
 
     def call(self, key: Key, arguments: Sequence[Any], function: Callable[..., Any]) -> Any:
         """Return what an operator makes of arrays and numbers; see `EagerCalls.call`."""
-        return self._calls.call(key, arguments, function, self._numbers.holds)
+        return self._calls.call(key, arguments, function)
 
     def constant(self, value: Scalar, dtype: DType) -> Array:
         """Return a number as an array, the same one for the same number.
@@ -322,11 +322,13 @@ class Backend(Creation, Shared):
         key = dtype, type(value), value or str(value), value
         known = self._numbers.get(key)
         if type(known) is Array:  # nobody has given it up
+            self._calls.note_number(known)
             return known
         check_number(value, dtype)
         host, sharding = np.asarray(value, dtype.numpy), Sharding.replicated(self.mesh, 0)
         made = self.place(TensorType((), dtype), sharding, lambda box: host, is_placed=False)
         self._numbers.put(key, made)
+        self._calls.note_number(made)
         return made
 
     def _bind_reshard(self, x: Array, wanted: Sharding) -> Bound[None]:

@@ -8,7 +8,7 @@ look at dtypes nor to find the op and its plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mithril.runtime.lru import LRUCache
@@ -53,14 +53,23 @@ class EagerCall:
     Args:
         bound: its plan.
         operands: of each, its position among the operator's arguments, or the array of a number.
+        numbers: those arrays.
         is_in_order: whether the operands are just the arguments.
         result: which of the results is the operator's.
+        array: the class of arrays that hold values.
     """
 
     bound: Bound[None]
     operands: tuple[int | Array, ...]
+    numbers: tuple[Array, ...]
     is_in_order: bool
     result: int
+    array: type[Array]
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether nobody has given up the array of a number."""
+        return not self.numbers or {*map(type, self.numbers)} == {self.array}
 
     def run(self, arguments: Sequence[Any]) -> Array:
         """Return the result for arguments of the kinds that were met."""
@@ -69,8 +78,18 @@ class EagerCall:
         return self.bound.run(arguments)[self.result]
 
 
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What took place while an operator ran that is new; of other threads, too."""
+
+    ran: list[_Ran] = field(default_factory=list)
+    numbers: list[Array] = field(default_factory=list)
+
+
 class EagerCalls:
     """The calls of operators that a backend has met, and the ops that ran.
+
+    Threads may call at once: what one of them notes for another is not what that was given.
 
     Args:
         capacity: how many calls are kept.
@@ -78,64 +97,65 @@ class EagerCalls:
 
     def __init__(self, capacity: int) -> None:
         self._known: LRUCache[Key, EagerCall] = LRUCache(capacity)
-        self._ran: list[_Ran] | None = None
+        self._noted: _Noted | None = None
 
     def note(self, bound: Bound[None], operands: Sequence[Array], results: Sequence[Array]) -> None:
         """Take note of an op that has run, if an operator runs that is new."""
-        if self._ran is not None:
-            self._ran.append((bound, operands, results))
+        noted = self._noted
+        if noted is not None:
+            noted.ran.append((bound, operands, results))
 
-    def call(
-        self,
-        key: Key,
-        arguments: Sequence[Any],
-        function: Callable[..., Any],
-        is_constant: Callable[[Array], bool],
-    ) -> Any:
+    def note_number(self, number: Array) -> None:
+        """Take note of the array of a number, if an operator runs that is new."""
+        noted = self._noted
+        if noted is not None:
+            noted.numbers.append(number)
+
+    def call(self, key: Key, arguments: Sequence[Any], function: Callable[..., Any]) -> Any:
         """Return what an operator makes.
 
         Args:
             key: of the operator, the kinds of its arrays, and its numbers.
             arguments: arrays and numbers.
             function: the operator, for a call that is new.
-            is_constant: whether an array is that of a number.
         """
         known = self._known.get(key)
-        if known is not None:
+        if known is not None and known.is_usable:
             return known.run(arguments)
-        self._ran = ran = list[_Ran]()
+        self._noted = noted = _Noted()
         try:
             result = function(*arguments)
         finally:
-            self._ran = None
-        found = _describe(*ran[0], arguments, result, is_constant) if len(ran) == 1 else None
+            self._noted = None
+        found = _describe(noted, arguments, result)
         if found is not None:
             self._known.put(key, found)
         return result
 
 
-def _describe(
-    bound: Bound[None],
-    operands: Sequence[Array],
-    results: Sequence[Array],
-    arguments: Sequence[Any],
-    result: object,
-    is_constant: Callable[[Array], bool],
-) -> EagerCall | None:
+def _describe(noted: _Noted, arguments: Sequence[Any], result: Any) -> EagerCall | None:
     """Return how an op served an operator; None if the operator did anything besides."""
+    if len(noted.ran) != 1:
+        return None
+    bound, operands, results = noted.ran[0]
     places: list[int | Array] = []
     for operand in operands:
-        own = next((i for i, x in enumerate(arguments) if x is operand), None)
-        if own is None and not is_constant(operand):
+        own = _find(operand, arguments)
+        if own is None and _find(operand, noted.numbers) is None:
             return None
         places.append(operand if own is None else own)
-    made = next((i for i, x in enumerate(results) if x is result), None)
+    made = _find(result, results)
     if made is None:
         return None
-    # An array would be compared element by element.
     own_places = [place for place in places if type(place) is int]
-    is_in_order = len(own_places) == len(places) and own_places == [*range(len(arguments))]
-    return EagerCall(bound, tuple(places), is_in_order, made)
+    numbers = tuple(place for place in places if not isinstance(place, int))
+    is_in_order = not numbers and own_places == [*range(len(arguments))]
+    return EagerCall(bound, tuple(places), numbers, is_in_order, made, type(result))
+
+
+def _find(wanted: Any, among: Sequence[Any]) -> int | None:
+    """Return where this very object is; arrays would be compared element by element."""
+    return next((i for i, x in enumerate(among) if x is wanted), None)
 
 
 __all__ = ["EagerCall", "EagerCalls", "Key", "name_call"]
