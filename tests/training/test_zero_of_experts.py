@@ -93,6 +93,21 @@ def test_what_does_not_divide_or_has_no_queues_is_gathered(count: int) -> None:
         np.testing.assert_allclose(value, expected[name], *TOLERANCE["float32"], err_msg=name)
 
 
+@pytest.mark.parametrize("spec", [P("tensor"), P(None, "tensor")])
+def test_what_is_annotated_is_gathered_to_be_so(spec: P) -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2, tensor=2))
+    sharding = {f"experts.{part}.weight": spec for part in ("in", "out")}
+    step = make_step(backend, sharding=sharding)
+    for name in STACKS:
+        assert step.plan.specs[name].decided_by.endswith("of zero=3"), name
+    expected = train(make_step(ml.NumpyBackend(), zero=0))
+    for name, value in train(step).items():
+        np.testing.assert_allclose(value, expected[name], *TOLERANCE["float32"], err_msg=name)
+    shapes = dict.fromkeys("xt", ml.TensorSpec((8, 6, WIDTH), sharding=P("data")))
+    compiled = ml.compile(make_model(sharding=sharding), backend, zero=3, shapes=shapes)
+    assert {compiled.plan.specs[name].decided_by for name in STACKS} == {"zero=3"}
+
+
 def test_experts_in_a_loop_stay_where_they_rest() -> None:
     def make(backend: ml.Backend, **options: Any) -> Any:
         block = ml.Model(name="block")

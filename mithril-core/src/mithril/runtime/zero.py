@@ -60,16 +60,19 @@ class Zero:
     ) -> dict[str, str]:
         """Return the experts that are computed with as they rest, and why, by name.
 
+        What an annotation says is computed with, is gathered to be that.
+
         Args:
             traced: the model.
             computed: what parameters would be computed with otherwise, by name.
             homes: how those rest that stage 3 splits.
         """
         found: dict[str, str] = {}
+        open_homes = {n: home for n, home in homes.items() if n not in traced.annotations}
         for experts in find_experts_of_layers(traced) if self.stage == 3 else ():
             counts = {
-                _count_parts(computed[name], homes[name], dimension) if name in homes else 0
-                for name, dimension in experts.dimensions.items()
+                _count_parts(computed[n], open_homes[n], dimension) if n in open_homes else 0
+                for n, dimension in experts.dimensions.items()
             }
             if len(counts) == 1 and (count := counts.pop()) > 1:
                 why = experts.explain_if_fixed(computed, count)
