@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition
@@ -12,7 +14,7 @@ import mithril as ml
 import pytest
 from mithril.engine.job_store import JobStore
 from mithril.runtime import gathering
-from mithril.runtime.gathering import gather, list_processes
+from mithril.runtime.gathering import announce_end, gather, list_processes
 
 LONG, SHORT = 60.0, 0.2
 
@@ -92,10 +94,40 @@ def test_nobody_waits_for_a_process_that_has_ended(
     gone: int, ends: list[Callable[[], None]]
 ) -> None:
     store = Kept().limited(LONG)
-    meet(store, [gone], [gone])
+    announce_end(store, "job", gone)
     (end,) = ends
     end()
     assert meet(store, [1 - gone], [0, 1]) == [f"process {gone} ended without"]
+
+
+def test_who_gave_up_while_others_are_waited_for_is_not_counted_as_there() -> None:
+    kept = Kept()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(meet, kept.limited(LONG), [0], range(3))
+        assert meet(kept.limited(SHORT), [1], range(3)) == [
+            "process 2 did not come within timeout=0.2 s"
+        ]
+        last = pool.submit(meet, kept.limited(LONG), [2], range(3))
+        assert (
+            first.result() == last.result() == ["they came earlier, and waited for their timeout"]
+        )
+
+
+def test_a_fork_of_a_process_and_one_that_fails_do_not_tell_their_end(
+    ends: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept()
+    announce_end(kept.limited(LONG), "job", 0)
+    own = os.getpid()
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: own + 1)
+        ends[0]()
+    with monkeypatch.context() as failing:
+        failing.setattr(sys, "last_value", ValueError("boom"), raising=False)
+        ends[0]()
+    assert kept.texts == {}
+    ends[0]()
+    assert [*kept.texts] == ["mithril/job/ended/0"]
 
 
 def test_an_end_is_not_told_to_a_store_that_is_gone(ends: list[Callable[[], None]]) -> None:
@@ -104,7 +136,7 @@ def test_an_end_is_not_told_to_a_store_that_is_gone(ends: list[Callable[[], None
     def fail(key: str, text: str) -> None:
         raise ml.BackendError("store is gone")
 
-    meet(kept.limited(LONG), [0], [0])
+    announce_end(kept.limited(LONG), "job", 0)
     vars(kept)["set"] = fail
     ends[0]()
 

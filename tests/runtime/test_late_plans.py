@@ -13,7 +13,6 @@ from mithril.engine.job_store import JobStore
 from mithril.runtime import same_plans
 from mithril.runtime.same_plans import check_same_plan
 
-from tests.profiles import quick
 from tests.runtime.scripts import launched, lines_of, script
 from tests.runtime.test_same_plans import JOBS
 
@@ -34,7 +33,7 @@ print("still here", flush=True)
 """
 
 
-@quick(lambda backend: backend == "mlx")
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", JOBS)
 def test_a_plan_that_other_processes_have_already(backend: str, tmp_path: Path) -> None:
     """They wait in a collective of it, as this one would if it had come there."""
@@ -125,6 +124,28 @@ def test_the_store_of_a_job(backend: str, tmp_path: Path) -> None:
         assert lines_of(rank, done.stdout) == [
             f"60.0 {owners} None", f"of {rank} ''", f"of {1 - rank}",
         ]  # fmt: skip
+
+
+ENDED = """
+name = sys.argv[1]
+backend = ml.open_backend(name, ml.Mesh(data=4 if name == "jax" else 2), timeout=120)
+if ml.process_index() == 1:
+    sys.exit(0)
+try:
+    ml.jit(lambda x: (x * 2).sum(), backend=backend)(backend.ones(8, 64, sharding=P("data")))
+except ml.BackendError as error:
+    print(error, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", JOBS)
+def test_nobody_waits_for_a_process_that_ended_before_it_compared_any(
+    backend: str, tmp_path: Path
+) -> None:
+    done = launched(backend, 2, script(tmp_path, ENDED), backend, JAX_NUM_CPU_DEVICES="2")
+    assert done.returncode == 0, done.stderr
+    assert "do not come to compare that: process 1 ended without; " in done.stdout
 
 
 @pytest.fixture

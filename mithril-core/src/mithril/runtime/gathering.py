@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, sleep
 from zlib import crc32
 
 from mithril.engine.job_store import JobStore
@@ -49,7 +51,6 @@ def gather(
     meeting = name, own, tuple(members)
     topic = f"mithril/{name}/{crc32(repr(meeting[2]).encode())}/{_rounds[meeting]}"
     _rounds[meeting] += 1
-    _announce_end(store, name, own)
     store.set(f"{topic}/{own}", text)
     deadline = monotonic() + store.timeout
     collect = _collect if own == members[0] else _read
@@ -62,6 +63,7 @@ def gather(
     if not absent:
         raise BackendError("they came earlier, and waited for their timeout")
     if ended := [member for member in absent if _has_ended(store, name, member)]:
+        sleep(SLICE)  # it may have an exit code that is to be seen first
         raise BackendError(f"{list_processes(ended)} ended without")
     raise BackendError(f"{list_processes(absent)} did not come within timeout={store.timeout:g} s")
 
@@ -71,10 +73,13 @@ def _collect(
 ) -> dict[int, str | None]:
     """Return what each says, None for who did not come, and leave it for the others."""
     found: dict[int, str | None] = {}
+    began = monotonic()
     for member in members:
         found[member] = _wait_for(store, name, member, f"{topic}/{member}", deadline)
         if not found[member]:
             deadline = monotonic()  # the others may be there
+    if monotonic() - began > SLICE:  # who came early may have given up by now
+        found = {member: store.get(f"{topic}/{member}", 0.0) for member in members}
     store.set(f"{topic}/all", json.dumps([*found.items()]))
     return found
 
@@ -104,13 +109,26 @@ def _has_ended(store: JobStore, name: str, member: int) -> bool:
     return store.get(_end_key(name, member), 0.0) is not None
 
 
-def _announce_end(store: JobStore, name: str, own: int) -> None:
-    """Have others told when this process ends, so that they do not wait for it."""
+def announce_end(store: JobStore, name: str, own: int) -> None:
+    """Have others told when this process ends well, so that they do not wait for it.
+
+    Whoever started the processes stops the others of one that fails, and names it: they must not
+    fail before it has ended.
+
+    Args:
+        store: of the job.
+        name: of the store, the same in all processes.
+        own: the number of this one.
+    """
     if (name, own) in _announced:
         return
     _announced.add((name, own))
+    opened_by = os.getpid()
 
     def tell() -> None:
+        is_fork = os.getpid() != opened_by
+        if is_fork or getattr(sys, "last_value", None) is not None:
+            return
         with suppress(BackendError):
             store.set(_end_key(name, own), "ended")
 
@@ -132,4 +150,4 @@ def list_processes(numbers: Sequence[int]) -> str:
     return f"process{'es' if len(numbers) > 1 else ''} {shown}{more}"
 
 
-__all__ = ["gather", "list_processes"]
+__all__ = ["announce_end", "gather", "list_processes"]

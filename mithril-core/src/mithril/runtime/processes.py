@@ -15,6 +15,7 @@ import numpy as np
 from mithril.errors import BackendError
 from mithril.mesh import PartitionSpec
 from mithril.runtime.array import ArrayBackend
+from mithril.runtime.gathering import announce_end
 
 _opened: list[ref[ArrayBackend]] = []
 """The backends that are in use, the latest last."""
@@ -35,6 +36,8 @@ def meet(backend: ArrayBackend) -> None:
     place = backend.engine.process_index, backend.engine.process_count
     if not _places or place[1] > _places[-1][1]:
         _places.append(place)
+    if backend.engine.job_store is not None:
+        announce_end(backend.engine.job_store, backend.name, place[0])
 
 
 def find_place() -> tuple[int, int]:
