@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import uuid
 from pathlib import Path
 from threading import Thread
 
@@ -46,12 +47,56 @@ def test_who_waits_gets_what_comes(kept: KeptTexts, served: ServedTexts) -> None
     assert found == ["here"]
 
 
-@pytest.mark.parametrize("line", ['["guess", "a", "text", 0.0]', "[]", "GET / HTTP/1.1", ""])
-def test_strangers_are_told_nothing(line: str, kept: KeptTexts, served: ServedTexts) -> None:
+GUESSES = ("guess", "früh", "a")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f'["{guess}", "a", "text", 0.0]' for guess in GUESSES),
+        "[]",
+        "5",
+        "[" * 100_000,
+        "GET /",
+        "",
+    ],
+    ids=[*GUESSES, "nothing", "a number", "deep", "http", "an empty line"],
+)
+def test_strangers_are_told_nothing(
+    line: str, kept: KeptTexts, served: ServedTexts, capfd: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_connection((served.host, served.port), 60) as link:
         link.sendall(line.encode() + b"\n")
         assert link.recv(100) == b""
     assert kept.texts == {}
+    assert capfd.readouterr().err == ""
+
+
+def test_who_asks_nothing_is_left(kept: KeptTexts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_store, "SILENCE", 0.05)
+    host, port, _ = job_store._serve(kept, LOOPBACK)
+    with socket.create_connection((host, port), 60) as link:
+        assert link.recv(100) == b""
+
+
+def test_rank_0_may_have_an_address_of_ipv6() -> None:
+    kept = KeptTexts()
+    place = job_store._serve(kept, "::1")
+    if place[1] == 0:
+        pytest.skip("this machine has no IPv6")
+    ServedTexts(*place).set("a", "text")
+    assert kept.get("a", 0.0) == "text"
+
+
+def test_a_hardware_address_that_a_process_draws_is_not_of_its_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hash_with(node: int) -> int:
+        monkeypatch.setattr(uuid, "getnode", lambda: node)
+        return job_store._hash_machine()
+
+    assert hash_with(0x010000000001) == hash_with(0x010000000002)
+    assert hash_with(0x020000000001) != hash_with(0x020000000002)
 
 
 def test_a_rank_0_that_is_gone() -> None:

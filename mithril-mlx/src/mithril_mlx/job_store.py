@@ -24,12 +24,21 @@ import mlx.core as mx
 from mithril.spi import BackendError
 
 LOOPBACK = "127.0.0.1"
-PATIENCE = 10.0
-"""Seconds in which rank 0 has to answer, besides those for which it waits for a text."""
-LONGEST = 256
+REACHED = 10.0
+"""Seconds in which rank 0 has to be reached."""
+PATIENCE = 60.0
+"""Seconds in which it has to answer, besides those for which it waits for a text: a call of another
+library, such as one that reads a file, may leave its threads no time."""
+SILENCE = 10.0
+"""Seconds after which who has connected and asks nothing is left."""
+LONGEST = 512
 """Characters of where rank 0 listens and of its token."""
 LARGEST = 1 << 24
 """Bytes of a request that are read; what only starts like one may have no end."""
+_OF_STRANGERS = (OSError, RecursionError, TypeError, ValueError)
+"""What comes of a request whose sender is gone, or is none of the job."""
+_DRAWN = 1 << 40
+"""Bit of a hardware address that each process has drawn for itself, where the machine has none."""
 
 
 class Texts(Protocol):
@@ -129,8 +138,9 @@ class ServedTexts:
 
     def _ask(self, request: list[Any]) -> Any:
         try:
-            place, limit = (self.host, self.port), PATIENCE + request[-1]
-            with socket.create_connection(place, limit) as link, link.makefile("rw") as file:
+            place = self.host, self.port
+            with socket.create_connection(place, REACHED) as link, link.makefile("rw") as file:
+                link.settimeout(PATIENCE + request[-1])
                 file.write(json.dumps(request) + "\n")
                 file.flush()
                 return json.loads(file.readline())
@@ -149,10 +159,12 @@ def _serve(kept: KeptTexts, host: str) -> tuple[str, int, str]:
     token = secrets.token_hex(16)
 
     class Handler(StreamRequestHandler):
+        timeout = SILENCE
+
         def handle(self) -> None:
-            with suppress(OSError, ValueError):  # who asks may be gone, or somebody else
+            with suppress(*_OF_STRANGERS):
                 shown, key, text, seconds = json.loads(self.rfile.readline(LARGEST))
-                if not secrets.compare_digest(str(shown), token):
+                if not secrets.compare_digest(str(shown).encode(), token.encode()):
                     return
                 if text is not None:
                     kept.set(key, text)
@@ -162,6 +174,7 @@ def _serve(kept: KeptTexts, host: str) -> tuple[str, int, str]:
     class Server(ThreadingTCPServer):
         daemon_threads = True
         request_queue_size = 128
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
     try:
         server = Server((host, 0), Handler)
@@ -190,7 +203,10 @@ def _host_of(place: str) -> str:
 
 def _hash_machine() -> int:
     """Return a number that processes have in common if they are of one machine."""
-    return crc32(f"{socket.gethostname()} {uuid.getnode()}".encode()) >> 1
+    node = uuid.getnode()
+    if node & _DRAWN:
+        node = 0
+    return crc32(f"{socket.gethostname()} {node}".encode()) >> 1
 
 
 def _share(world: mx.distributed.Group, number: int) -> list[int]:
