@@ -20,6 +20,9 @@ class Service:
     def key_value_set(self, key: str, text: str, allow_overwrite: bool) -> None:
         raise jax.errors.JaxRuntimeError(self.error)
 
+    def key_value_try_get(self, key: str) -> str:
+        raise jax.errors.JaxRuntimeError(self.error)
+
     def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
         assert milliseconds > 0
         raise jax.errors.JaxRuntimeError(self.error)
@@ -39,7 +42,19 @@ def test_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_job_store(5.0, [SimpleNamespace(process_index=i) for i in (0, 0, 1)])
     assert store is not None
     assert (store.timeout, store.owners) == (5.0, (0, 0, 1))
+    assert store.get("a", 0.2) is None
+
+
+def test_what_is_not_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits: a request with a limit of a millisecond would miss what is there, too."""
+    service = Service("NOT_FOUND: Config key a not found.")
+    monkeypatch.delattr(Service, "blocking_key_value_get")
+    use(service, monkeypatch)
+    store = open_job_store(5.0, [])
+    assert store is not None
     assert store.get("a", 0.0) is None
+    monkeypatch.setattr(Service, "key_value_try_get", lambda self, key: f"text of {key}")
+    assert store.get("a", 0.0) == "text of a"
 
 
 def test_a_service_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import ceil
 from typing import Any
 
 import jax
@@ -37,8 +38,10 @@ def open_job_store(timeout: float, devices: Sequence[Any]) -> JobStore | None:
     def get_text(key: str, seconds: float) -> str | None:
         with _telling():
             try:
-                # It takes no 0.
-                found: str = client.blocking_key_value_get(key, max(1, int(1000 * seconds)))
+                if seconds <= 0.0:  # a limit of no time may pass before the answer is here
+                    found: str = client.key_value_try_get(key)
+                else:
+                    found = client.blocking_key_value_get(key, ceil(1000 * seconds))
             except jax.errors.JaxRuntimeError as error:
                 if str(error).startswith((_LATE, _MISSING)):
                     return None
