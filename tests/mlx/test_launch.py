@@ -89,7 +89,7 @@ def test_arrays_of_several_processes(tmp_path: Path) -> None:
 
 
 EMULATED = """
-backend = ml.MLXBackend(ml.Mesh(data=2, tensor=2))
+backend = ml.MLXBackend(ml.Mesh(data=2, tensor=2), hardware="simulated")
 model = ml.Linear(4, bias=False, sharding={"weight": P(None, "tensor")})
 given = backend.array(np.ones((4, 8), np.float32), sharding=P("data"))
 compiled = ml.compile(model, backend, shapes={"input": given})
