@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -276,6 +277,17 @@ def test_commands_of_several_machines() -> None:
     (alone, _) = commands(LaunchRequest("a.py"))
     assert alone.argv[-4].startswith("127.0.0.1:")
     assert alone.argv[-3:] == ("1", "86400", "0")
+
+
+def test_the_port_of_a_service_is_given_to_nobody_else() -> None:
+    (service, _) = commands(LaunchRequest("a.py"))
+    place = ("127.0.0.1", int(service.argv[-4].rpartition(":")[2]))
+    with socket.socket() as another, pytest.raises(OSError, match="in use"):
+        another.bind(place)
+    with socket.socket() as served:
+        served.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        served.bind(place)
+        served.listen()
 
 
 @pytest.fixture

@@ -36,6 +36,8 @@ SHUTDOWN_SECONDS = 300
 SECONDARY_SECONDS = 1.0
 """Seconds that a process which fails as another one is gone leaves to that one's end."""
 LOOPBACK = "127.0.0.1"
+_kept: list[socket.socket] = []
+"""What keeps ports of services that this process starts."""
 _SECONDARY = re.compile(r"Gloo .* failed|Connection (closed|reset|refused)|UNAVAILABLE|Broken pipe")
 _CALLBACK = re.compile(r"callback|Traceback \(most recent call last\)", re.IGNORECASE)
 
@@ -74,10 +76,26 @@ def _is_secondary_failure(error: Exception) -> bool:
 
 def commands(request: LaunchRequest) -> Sequence[Command]:
     """Return one command for each process of this machine, and on the first one the service."""
-    place = request.coordinator or f"{LOOPBACK}:{free_port()}"
+    place = request.coordinator or f"{LOOPBACK}:{_keep_port()}"
     shared = {COORDINATOR: place, PROCESSES: str(request.total), NODES: str(request.nodes)}
     ranks = [Command(request.argv, {**shared, PROCESS: str(rank)}, rank) for rank in request.ranks]
     return [_service(request, place), *ranks] if request.node_rank == 0 else ranks
+
+
+def _keep_port() -> int:
+    """Return a port of the loopback address that nobody else is given while this process lives.
+
+    The service needs seconds until it listens there, which it may beside this process: gRPC asks
+    for that.
+    """
+    if not hasattr(socket, "SO_REUSEPORT"):
+        return free_port()
+    kept = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    kept.bind((LOOPBACK, 0))
+    _kept.append(kept)
+    port: int = kept.getsockname()[1]
+    return port
 
 
 def _service(request: LaunchRequest, place: str) -> Command:
