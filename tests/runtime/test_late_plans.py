@@ -10,7 +10,7 @@ import pytest
 from mithril import P
 from mithril.engine import Engine
 from mithril.engine.job_store import JobStore
-from mithril.runtime import same_plans
+from mithril.runtime import processes, same_plans
 from mithril.runtime.same_plans import check_same_plan
 
 from tests.runtime.scripts import launched, lines_of, script
@@ -158,6 +158,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         return dict.fromkeys(members, text)
 
     store = JobStore(lambda key, text: None, lambda key, seconds: None, 1.0, (0, 1, 2))
+    monkeypatch.setattr(processes, "_places", [])  # what is faked is not there for other tests
     monkeypatch.setattr(Engine, "process_count", 3)
     monkeypatch.setattr(Engine, "process_index", 1)
     monkeypatch.setattr(Engine, "job_store", store)

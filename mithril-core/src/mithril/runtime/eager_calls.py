@@ -9,16 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from mithril.runtime.lru import LRUCache
 
-if TYPE_CHECKING:
-    from mithril.runtime.array import Array
-    from mithril.runtime.call import Bound
-
 Key = tuple[Hashable, ...]
-_Ran = tuple["Bound[None]", Sequence["Array"], Sequence["Array"]]
+Array = Any
+"""An array of a backend, whose module imports this one."""
+
+
+class Runs(Protocol):
+    """A plan that runs on arrays; see `mithril.runtime.call.Bound`."""
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the results."""
+
+
+_Ran = tuple[Runs, Sequence[Array], Sequence[Array]]
 """An op's plan, its operands and its results."""
 
 
@@ -59,7 +66,7 @@ class EagerCall:
         array: the class of arrays that hold values.
     """
 
-    bound: Bound[None]
+    bound: Runs
     operands: tuple[int | Array, ...]
     numbers: tuple[Array, ...]
     is_in_order: bool
@@ -99,7 +106,7 @@ class EagerCalls:
         self._known: LRUCache[Key, EagerCall] = LRUCache(capacity)
         self._noted: _Noted | None = None
 
-    def note(self, bound: Bound[None], operands: Sequence[Array], results: Sequence[Array]) -> None:
+    def note(self, bound: Runs, operands: Sequence[Array], results: Sequence[Array]) -> None:
         """Take note of an op that has run, if an operator runs that is new."""
         noted = self._noted
         if noted is not None:
