@@ -81,7 +81,7 @@ def test_an_array_that_meets_itself_is_told_from_two(function: Callable[..., Any
             np.testing.assert_allclose(function(one, two).numpy(), function(first, second), 1e-6)
 
 
-def test_a_place_is_told_from_another_one(looked_for: list[str]) -> None:
+def test_a_place_is_told_from_another_one() -> None:
     x = ml.NumpyBackend().array(np.arange(4.0))
     assert [x[i].item() for i in (0, 1, -1, 0, 1, -1)] == [0, 1, 3, 0, 1, 3]
     with pytest.raises(ml.ShapeError):

@@ -83,9 +83,13 @@ def test_a_compiled_model_takes_what_a_step_has_trained() -> None:
         np.testing.assert_allclose(found, expected["loss"].numpy(), *TOLERANCE["float32"])
 
 
-@pytest.mark.parametrize("count", [3, 4])
-def test_what_does_not_divide_or_has_no_queues_is_gathered(count: int) -> None:
-    options = {"num_experts": count, "capacity_factor": None if count == 4 else 1.25}
+@pytest.mark.parametrize(
+    ("count", "factor", "hidden"), [(3, 1.25, HIDDEN), (4, None, HIDDEN), (5, 1.25, 65)]
+)
+def test_what_does_not_divide_or_has_no_queues_is_gathered(
+    count: int, factor: float | None, hidden: int
+) -> None:
+    options = {"num_experts": count, "capacity_factor": factor, "expert_dim": hidden}
     step = make_step(ml.NumpyBackend(ml.Mesh(data=2)), **options)
     assert all(step.plan.specs[name].decided_by.endswith("of zero=3") for name in STACKS)
     expected = train(make_step(ml.NumpyBackend(), zero=0, **options))

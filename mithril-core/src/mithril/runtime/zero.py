@@ -68,7 +68,10 @@ class Zero:
             homes: how those rest that stage 3 splits.
         """
         found: dict[str, str] = {}
-        open_homes = {n: home for n, home in homes.items() if n not in traced.annotations}
+        open_homes = {
+            n: home for n, home in homes.items()
+            if n not in traced.annotations and home.is_even(traced.graph.input(n).type.shape)
+        }  # fmt: skip
         for experts in find_experts_of_layers(traced) if self.stage == 3 else ():
             counts = {
                 _count_parts(computed[n], open_homes[n], dimension) if n in open_homes else 0
