@@ -34,18 +34,6 @@ def hints(graph: Graph, given: Constraints, choice: Choice) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _list_odd_axes(node: Node, at: int, weight: Sharding) -> Iterator[str]:
-    """Yield the axes that split a weight, but for those that split it by experts.
-
-    There the activation is moved in order that no expert is.
-    """
-    types = (tuple(v.type for v in side) for side in (node.inputs, node.outputs))
-    by_expert = set(find_expert_dimensions(node.op.rule(*types), at))
-    for axis in weight.split_axes:
-        if weight.dimension_of(axis) not in by_expert:
-            yield axis
-
-
 def _remark_split_stacks(graph: Graph, given: Constraints, choice: Choice) -> Iterator[str]:
     """Yield a remark on the stacks of a loop that rest split over its repetitions."""
     better: dict[str, list[str]] = {}
@@ -97,7 +85,7 @@ def _remarks(
         for other in node.inputs:
             if weight not in weights or other in weights or other not in made:
                 continue
-            for axis in _list_odd_axes(node, at, weights[weight]):
+            for axis in _list_axes_except_experts(node, at, weights[weight]):
                 held, needed = (s.dimension_of(axis) for s in (made[other], needs[other]))
                 if held is not None and held != needed:
                     where = f" at {node.where()}" if node.scope else ""
@@ -106,3 +94,15 @@ def _remarks(
                         f"split over '{axis}', so the activation is moved; if the parameter is "
                         f"only to be stored split, say at_rest instead of sharding"
                     )
+
+
+def _list_axes_except_experts(node: Node, at: int, weight: Sharding) -> Iterator[str]:
+    """Yield the axes that split a weight, but for those that split it by experts.
+
+    There the activation is moved in order that no expert is.
+    """
+    types = (tuple(v.type for v in side) for side in (node.inputs, node.outputs))
+    by_expert = set(find_expert_dimensions(node.op.rule(*types), at))
+    for axis in weight.split_axes:
+        if weight.dimension_of(axis) not in by_expert:
+            yield axis

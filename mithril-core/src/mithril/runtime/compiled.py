@@ -359,10 +359,7 @@ class CompiledModel(PlanReports, Shared):
         names = self.parameters if zero.stage == 3 else self.trainable
         types = ((name, traced.graph.input(name).type) for name in names)
         decided = {n: at.sharding for n, type in types if (at := self._shardings.of(n, type))}
-        found, settings = zero.rest(traced, decided), self.settings
-        at_rest = {**settings.at_rest, **found.at_rest}
-        annotations = {**settings.annotations, **found.annotations}
-        return self.with_settings(replace(settings, at_rest=at_rest, annotations=annotations))
+        return self.with_settings(self.settings.resting(zero.rest(traced, decided)))
 
     def keeping_all(self) -> CompiledModel:
         """Return the same model without a memory budget, or anything computed again."""

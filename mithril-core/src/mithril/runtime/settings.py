@@ -20,7 +20,7 @@ from mithril.runtime.input_shardings import Specs, check_agreement, read_shape_s
 from mithril.runtime.memory_planning import DYNAMIC
 from mithril.runtime.patterns import match_patterns, read_patterns
 from mithril.runtime.strategy import Strategy
-from mithril.runtime.zero import NOTHING, Zero
+from mithril.runtime.zero import NOTHING, Resting, Zero
 from mithril.sharding import LATENCY
 from mithril.transform import cotangent_name
 from mithril.types import to_python
@@ -87,6 +87,14 @@ class Settings:
         """
         search = self.plan.search
         return None if search is None else not (self.inference or search.objective == LATENCY)
+
+    def resting(self, said: Resting) -> Settings:
+        """Return the same settings, with what ZeRO says of how parameters lie."""
+        return replace(
+            self,
+            at_rest={**self.at_rest, **said.at_rest},
+            annotations={**self.annotations, **said.annotations},
+        )
 
     def without_axis(self, axis: str) -> Settings:
         """Return the settings of a model that one part of a mesh axis runs.

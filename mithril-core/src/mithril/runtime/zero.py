@@ -199,4 +199,4 @@ def _list_parts(mesh: Mesh, axes: Sequence[str]) -> list[str]:
     return [axis.name for name in axes for axis in mesh.axes if name in (axis.name, axis.origin)]
 
 
-__all__ = ["NOTHING", "Zero", "read_zero", "split_further"]
+__all__ = ["NOTHING", "Resting", "Zero", "read_zero", "split_further"]
