@@ -74,17 +74,18 @@ _ANEW = (
 """Ops that on PyTorch return neither an operand nor a view of one, beside those of every engine."""
 
 WRITABLE: Mapping[type[Op], tuple[int, ...]] = {
-    Add: (0, 1), BatchNormGradient: (0,), CrossEntropyGradient: (0,), EinsumAdd: (2,),
-    GeluGradient: (1,), Multiply: (0, 1), Relu: (0,), ReluGradient: (1,), SiluGradient: (1,),
+    Add: (0, 1), CrossEntropyGradient: (0,), EinsumAdd: (2,), GeluGradient: (1,),
+    Multiply: (0, 1), Relu: (0,), ReluGradient: (1,), SiluGradient: (1,),
 }  # fmt: skip
 """Ops whose first result can be made in the memory of an operand: of which ones."""
 
+WRITABLE_IF_CHANNELS_LAST: Mapping[type[Op], tuple[int, ...]] = {BatchNormGradient: (0,)}
+"""The same of ops that do so where images have their channels last, of which plans know nothing."""
+
 REUSED_OPERANDS = tuple(
-    (op.name, which)
-    for op, which in WRITABLE.items()
-    if not issubclass(op, WrittenOp) and op is not BatchNormGradient
+    (op.name, which) for op, which in WRITABLE.items() if not issubclass(op, WrittenOp)
 )
-"""The same of the ops that plans have, by name; those of images depend on how these lie."""
+"""The former of the ops that plans have, by name."""
 
 
 def join_relu_gradients(graph: Graph) -> Graph:
@@ -122,7 +123,8 @@ def _is_zero(value: Value, makers: Mapping[Value, Node]) -> bool:
 
 def write_in_place(graph: Graph) -> Graph:
     """Return a graph that makes results in the memory of operands where it can, in loops too."""
-    found = find_reused_operands(graph, lambda node: WRITABLE.get(type(node.op), ()), _is_anew)
+    writable = {**WRITABLE, **WRITABLE_IF_CHANNELS_LAST}
+    found = find_reused_operands(graph, lambda node: writable.get(type(node.op), ()), _is_anew)
     nodes = (
         replace(node, op=_write_over(node.op, found[node])) if node in found else node
         for node in graph.nodes
