@@ -49,6 +49,8 @@ RETRACED = 256
 """How many plans it keeps of functions that are traced at each call."""
 NUMBERS = 256
 """How many Python numbers that met arrays a backend keeps on its devices."""
+CALLS = 1024
+"""How many calls of operators it knows again; one with a number keeps that on the devices, too."""
 
 
 class Backend(Creation, Shared):
@@ -102,7 +104,7 @@ class Backend(Creation, Shared):
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self.retraced: LRUCache[object, Bound[Any]] = LRUCache(RETRACED)
         self._numbers: LRUCache[object, Array] = LRUCache(NUMBERS)
-        self._calls = EagerCalls(EAGER_PLANS)
+        self._calls = EagerCalls(CALLS)
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
 
