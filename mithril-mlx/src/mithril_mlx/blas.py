@@ -27,8 +27,8 @@ class _Info(ctypes.Structure):
 def keep_transposed(rows: int) -> Callable[[mx.array], mx.array]:
     """Return what is done to a right operand that lies transposed: nothing, or it is copied.
 
-    The reference BLAS multiplies by a matrix in rows some 20 % faster than by one in columns, of
-    which it adds up products one number after another.
+    The reference BLAS multiplies faster by a matrix in rows than by one in columns, of which it
+    adds up products one number after another.
 
     Args:
         rows: of the left operand.
