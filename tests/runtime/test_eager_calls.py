@@ -81,6 +81,13 @@ def test_an_array_that_meets_itself_is_told_from_two(function: Callable[..., Any
             np.testing.assert_allclose(function(one, two).numpy(), function(first, second), 1e-6)
 
 
+def test_a_number_is_known_again_from_its_second_time_on(looked_for: list[str]) -> None:
+    x = ml.NumpyBackend().array(np.ones(2, np.float32))
+    for number in (0.25, 0.5, 0.25, 0.25):
+        assert (x * number).numpy().tolist() == [number] * 2
+    assert looked_for == ["multiply"] * 3
+
+
 def test_a_place_is_told_from_another_one() -> None:
     x = ml.NumpyBackend().array(np.arange(4.0))
     assert [x[i].item() for i in (0, 1, -1, 0, 1, -1)] == [0, 1, 3, 0, 1, 3]

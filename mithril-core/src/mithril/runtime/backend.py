@@ -329,8 +329,7 @@ class Backend(Creation, Shared):
         check_number(value, dtype)
         host, sharding = np.asarray(value, dtype.numpy), Sharding.replicated(self.mesh, 0)
         made = self.place(TensorType((), dtype), sharding, lambda box: host, is_placed=False)
-        self._numbers.put(key, made)
-        self._calls.note_number(made)
+        self._numbers.put(key, made)  # a call is known again from its second time on
         return made
 
     def _bind_reshard(self, x: Array, wanted: Sharding) -> Bound[None]:

@@ -113,7 +113,10 @@ class EagerCalls:
             noted.ran.append((bound, operands, results))
 
     def note_number(self, number: Array) -> None:
-        """Take note of the array of a number, if an operator runs that is new."""
+        """Take note of the array of a number that was met before, if an operator runs that is new.
+
+        One that changes from call to call is not worth an entry each time.
+        """
         noted = self._noted
         if noted is not None:
             noted.numbers.append(number)
