@@ -29,10 +29,11 @@ from benchmarks.training_torch import by_hand, can_compile, fused, list_held
 
 
 def open_ours(row: Row) -> Ours:
-    """Return Mithril's side."""
+    """Return Mithril's side, with kernels of PyTorch's compiler where that is among the peers."""
     layout = "channels_last" if row.model == "resnet-channels-last" else "auto"
-    mesh = ml.Mesh(**MESHES[row.parallelism])
-    return Ours(row, ml.TorchBackend(mesh, device="cpu", memory_format=layout), lambda _: None)
+    mesh, jit = ml.Mesh(**MESHES[row.parallelism]), "auto" if can_compile() else False
+    backend = ml.TorchBackend(mesh, device="cpu", memory_format=layout, jit=jit)
+    return Ours(row, backend, lambda _: None)
 
 
 def read_inputs(row: Row) -> tuple[torch.Tensor, ...]:

@@ -185,7 +185,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "torch.compile": (
         lambda: ml.compile(mlp(), ml.TorchBackend(jit=True), memory_planning="greedy"),
-        "memory_planning='greedy' does not go with jit=True; torch.compile lays out memory by "
+        "memory_planning='greedy' does not go with jit=True; PyTorch's compiler lays out memory by "
         "itself; leave one of them out",
     ),
     "torch in lockstep": (

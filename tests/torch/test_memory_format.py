@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import mithril as ml
 import numpy as np
 import pytest
@@ -170,3 +172,17 @@ def has_parent(event: object, names: tuple[str, ...]) -> bool:
     while parent is not None and parent.name not in names:
         parent = parent.cpu_parent
     return parent is not None
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_filter"),
+    [((8, 4, 3, 3), True), ((8, 4, 1, 5), True), ((8, 4, 32, 32), False), ((8, 4, 3), False)],
+)
+def test_filters_lie_as_convolutions_want_them(shape: tuple[int, ...], is_filter: bool) -> None:
+    """From the start: otherwise each call of a forward would copy them."""
+    array = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    x = ml.TorchBackend(device="cpu").array(array)
+    np.testing.assert_array_equal(x.numpy(), array)
+    assert (not x.torch().is_contiguous()) == is_filter
+    plain = ml.TorchBackend(device="cpu", memory_format="channels_first").array(array)
+    assert plain.torch().is_contiguous()

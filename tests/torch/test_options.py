@@ -26,7 +26,7 @@ REFUSED = {
         {"memory_format": "channels"},
         r"memory_format='channels' does not exist; did you mean 'channel_last'\?; known:",
     ),
-    "flag": ({"jit": "yes"}, r"jit='yes' is neither True nor False; give one of them"),
+    "flag": ({"jit": "yes"}, r"jit='yes' is neither True, False nor 'auto'; give one of them"),
     "tf32": ({"allow_tf32": 1}, r"allow_tf32=1 is neither True nor False"),
     "timeout": ({"timeout": 0}, r"timeout=0 is no number of seconds above 0; give one, such as"),
     "endless timeout": (
@@ -53,6 +53,10 @@ REFUSED = {
     "buckets of torch.compile": (
         {"gradient_as_bucket_view": False, "jit": True},
         r"gradient_as_bucket_view=False does not go with jit=True; .* no buckets of its own",
+    ),
+    "graphs of regions": (
+        {"cuda_graphs": True, "jit": "auto"},
+        r"jit='auto' does not go with cuda_graphs=True; a graph has no more than its launches",
     ),
     "unknown": ({"find_unused": True}, r"no option 'find_unused'.*find_unused_parameters"),
     "compression": ({"gradient_compression": "zip"}, r"gradient_compression='zip' does not exist"),

@@ -50,9 +50,11 @@ from mithril_torch.launch.job_store import open_job_store
 from mithril_torch.options import LIBRARIES, TorchOptions
 from mithril_torch.program.arena import IN_ARENA
 from mithril_torch.program.codegen_options import CodegenOptions, codegen_options_of
+from mithril_torch.program.image_layout import is_filter
 from mithril_torch.program.in_place import REUSED_OPERANDS
 from mithril_torch.program.layout_log import log_layout, log_plan
 from mithril_torch.program.onednn import LEAST_PRODUCTS, is_onednn_faster
+from mithril_torch.program.runtime_library.convolution import images
 from mithril_torch.program.staged import transfer_plan
 
 _DTYPES = frozenset(DType) - {DType.uint64}  # PyTorch stores these and cannot add them
@@ -239,8 +241,10 @@ class TorchEngine(Engine):
         return TorchInterop(self)
 
     def put(self, type: TensorType, sharding: Sharding, produce: Produce) -> Handle:
-        """Make a distributed array."""
-        return self.executor.put(type, sharding, produce)
+        """Make a distributed array; what may be a filter lies as convolutions want it."""
+        handle = self.executor.put(type, sharding, produce)
+        is_here = isinstance(handle, torch.Tensor) and self.codegen.channels_last
+        return images(handle) if is_here and is_filter(type) else handle
 
     def shard(self, shards: Handle, sharding: Sharding, device: int) -> np.ndarray:
         """Return what a device holds, as a view that cannot be written to."""

@@ -12,7 +12,7 @@ from mithril.spi import MEMORY_FORMATS, OptionError, check_choice, check_flag, c
 DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "lockstep", "workers")
 FLAGS = (
-    "jit", "cuda_graphs", "gradient_as_bucket_view", "find_unused_parameters", "use_module_hooks",
+    "cuda_graphs", "gradient_as_bucket_view", "find_unused_parameters", "use_module_hooks",
     "trace_module_partitioning",
 )  # fmt: skip
 AUTO = "auto"
@@ -29,7 +29,9 @@ class TorchOptions:
         distributed_backend: `gloo` on CPUs, `nccl` on CUDA; what is meant if left out.
         executor: `workers` is one process a device, `lockstep` runs all devices of a mesh in turn
             in this process, to debug; `auto` is workers where there are several devices.
-        jit: compile programs with `torch.compile`.
+        jit: `True` compiles programs with `torch.compile`; `"auto"` has PyTorch's compiler make
+            kernels where they save memory traffic, of elementwise ops and reductions that read each
+            other, and leaves products, convolutions, attention and collectives as they are.
         cuda_graphs: replay the programs of one CUDA device as CUDA graphs: one launch a call.
         timeout: seconds after which a process that does not answer counts as lost.
         allow_tf32: whether matrix products of float32 may round their operands to TensorFloat-32
@@ -55,7 +57,7 @@ class TorchOptions:
     device: str | None = None
     distributed_backend: str | None = None
     executor: str = "auto"
-    jit: bool = False
+    jit: bool | str = False
     cuda_graphs: bool = False
     timeout: float = 300.0
     allow_tf32: bool | None = None
@@ -72,6 +74,10 @@ class TorchOptions:
         check_choice("executor", self.executor, EXECUTORS)
         for name in FLAGS:
             check_flag(name, getattr(self, name))
+        if self.jit not in (True, False, AUTO):
+            raise OptionError(
+                f"jit={self.jit!r} is neither True, False nor '{AUTO}'; give one of them"
+            )
         if self.allow_tf32 is not None:
             check_flag("allow_tf32", self.allow_tf32)
         if self.find_unused_parameters:
@@ -95,7 +101,7 @@ class TorchOptions:
         they read and what they make.
         """
         if self.memory_format == AUTO:
-            return device == "cpu" and not self.jit
+            return device == "cpu" and self.jit is not True
         return self.memory_format != "channels_first"
 
     def check_graphs(self, device: str, devices: int) -> None:
@@ -128,7 +134,7 @@ class TorchOptions:
         Raises:
             OptionError: they do.
         """
-        if self.jit:
+        if self.jit is True:
             raise OptionError(
                 f"{option}=True does not go with jit=True; torch.compile leaves no ranges in a "
                 f"program; leave one of them out"
@@ -143,8 +149,8 @@ class TorchOptions:
         """
         if self.jit:
             raise OptionError(
-                "memory_planning='greedy' does not go with jit=True; torch.compile lays out memory "
-                "by itself; leave one of them out"
+                f"memory_planning='greedy' does not go with jit={self.jit!r}; PyTorch's compiler "
+                f"lays out memory by itself; leave one of them out"
             )
         self._check_codegen("memory_planning", "greedy")
 
@@ -152,22 +158,22 @@ class TorchOptions:
         if self.cuda_graphs:
             self._check_codegen("cuda_graphs", True)
             for name in ("jit", "use_module_hooks"):
-                if getattr(self, name):
+                if value := getattr(self, name):
                     raise OptionError(
-                        f"{name}=True does not go with cuda_graphs=True; a graph has no more than "
-                        f"its launches; leave one of them out"
+                        f"{name}={value!r} does not go with cuda_graphs=True; a graph has no more "
+                        f"than its launches; leave one of them out"
                     )
         if self.use_module_hooks:
             self.check_ranges("use_module_hooks")
         if self.jit:
-            self._check_codegen("jit", True)
+            self._check_codegen("jit", self.jit)
         if self.allow_tf32 is not None:
             self._check_codegen("allow_tf32", self.allow_tf32)
         if self.memory_format not in (AUTO, "channels_first"):
             self._check_codegen("memory_format", self.memory_format)
         if not self.gradient_as_bucket_view:
             self._check_codegen("gradient_as_bucket_view", False)
-            if self.jit:
+            if self.jit is True:
                 raise OptionError(
                     "gradient_as_bucket_view=False does not go with jit=True; torch.compile lays "
                     "out memory, and a program has no buckets of its own; leave one of them out"

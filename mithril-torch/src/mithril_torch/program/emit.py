@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 from mithril.spi import (
@@ -31,6 +32,8 @@ from mithril_torch.program.codegen_options import in_range
 from mithril_torch.program.image_layout import ToChannelsLast, ToContiguous
 from mithril_torch.program.module_scope import Line, ModuleScope
 from mithril_torch.program.names import Names, cause_comment, comment, describe_node, layer_of
+from mithril_torch.program.region_text import identify, write_region
+from mithril_torch.program.regions import Region
 
 _MAY_RETURN_OPERAND = (KeepFirst, ToChannelsLast, ToContiguous, UserOp)
 """Ops whose result may turn out to be the very tensor of an operand."""
@@ -168,6 +171,8 @@ class FunctionEmitter:
             yield from self._emit_all_reduce(node, op, number)
         elif isinstance(op, ops.Collective):
             yield from self._emit_collective(node, op, number)
+        elif isinstance(node.op, Region):
+            yield self._format_region(node, node.op)
         elif isinstance(node.op, FromHost):
             yield from self._emit_fetch(node, number)
         elif isinstance(node.op, ToChannelsLast) and self._may_rename(node):
@@ -193,6 +198,12 @@ class FunctionEmitter:
         else:
             yield from self._emit_buffer(buffer)
             yield write_into(self._names[node.outputs[0]], expression)
+
+    def _format_region(self, node: Node, region: Region) -> str:
+        """Return the call of a region, whose function those that compute alike share."""
+        function = self._module.share(identify(region), partial(write_region, region=region))
+        call = f"{function}({', '.join(self._operand_names(node))})"
+        return f"{''.join(f'{self._name_output(value)}, ' for value in node.outputs)}= {call}"
 
     def _note_same(self, node: Node, expression: str) -> None:
         """Remember which results of a node may be the tensors of operands."""

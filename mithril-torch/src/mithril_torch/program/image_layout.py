@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mithril.spi import Graph, Node, Phase, Types, Value, all_nodes, map_bodies
+from mithril.spi import Graph, Node, Phase, TensorType, Types, Value, all_nodes, map_bodies
 from mithril.spi.ops import (
     AdamWStep,
     BatchNorm,
@@ -39,6 +39,8 @@ from mithril_torch.program.written_op import WrittenOp
 
 IMAGE_RANK = 4
 """Of images in two dimensions, and of the weights that they are convolved with."""
+LARGEST_FILTER = 16
+"""Rows and columns of filters; of more, there are images, or rows of a batch."""
 _KEEPS_LAYOUT = (
     BatchNorm, BatchNormGradient, ChannelMoments, ChannelSums, Concatenate, Elementwise, GroupNorm,
     GroupNormGradient, NormalizeChannels, ChannelGradient, Pad, Pooling,
@@ -87,6 +89,17 @@ def lay_out_images(
     if contiguous_results:
         outputs = layouts.restore(graph, donated)
     return Graph(graph.inputs, tuple(layouts.nodes), outputs)
+
+
+def is_filter(type: TensorType) -> bool:
+    """Return whether a tensor may be the weights that images are convolved with.
+
+    >>> from mithril import DType
+    >>> is_filter(TensorType((64, 32, 3, 3), DType.float32))
+    True
+    """
+    is_small = type.rank == IMAGE_RANK and max(type.shape[2:]) <= LARGEST_FILTER
+    return is_small and type.dtype.is_float
 
 
 class _Layouts:

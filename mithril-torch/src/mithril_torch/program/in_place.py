@@ -39,6 +39,7 @@ from mithril.spi.ops import (
 )
 
 from mithril_torch.program.fusing import EinsumAdd, EinsumInto
+from mithril_torch.program.regions import Region
 from mithril_torch.program.written_op import WrittenOp
 
 
@@ -69,7 +70,7 @@ class InPlace(WrittenOp):
 _ANEW = (
     AvgPool, AvgPoolGradient, BatchNorm, BatchNormGradient, ChannelGradient, ChannelMoments,
     ChannelSums, Convolving, EinsumAdd, EinsumInto, GroupNorm, GroupNormGradient, MaxPool,
-    MaxPoolGradient, NormalizeChannels, Relu, ReluGradient,
+    MaxPoolGradient, NormalizeChannels, Region, Relu, ReluGradient,
 )  # fmt: skip
 """Ops that on PyTorch return neither an operand nor a view of one, beside those of every engine."""
 
@@ -124,7 +125,12 @@ def _is_zero(value: Value, makers: Mapping[Value, Node]) -> bool:
 def write_in_place(graph: Graph) -> Graph:
     """Return a graph that makes results in the memory of operands where it can, in loops too."""
     writable = {**WRITABLE, **WRITABLE_IF_CHANNELS_LAST}
-    found = find_reused_operands(graph, lambda node: writable.get(type(node.op), ()), _is_anew)
+
+    def list_writable(node: Node) -> tuple[int, ...]:
+        op = node.op
+        return op.writable if isinstance(op, Region) else writable.get(type(op), ())
+
+    found = find_reused_operands(graph, list_writable, _is_anew)
     nodes = (
         replace(node, op=_write_over(node.op, found[node])) if node in found else node
         for node in graph.nodes
@@ -135,6 +141,8 @@ def write_in_place(graph: Graph) -> Graph:
 
 def _write_over(op: Op, operand: int) -> Op:
     """Return what makes the result of an op in the memory of an operand."""
+    if isinstance(op, Region):
+        return replace(op, over=operand)
     return EinsumInto(op.equation) if isinstance(op, EinsumAdd) else InPlace(op, operand)
 
 

@@ -25,6 +25,8 @@ from mithril_torch.program.kept_states import keep_states
 from mithril_torch.program.module_scope import Line, ModuleScope, TextSegment
 from mithril_torch.program.names import comment, one_a_line, port_comment
 from mithril_torch.program.onednn import use_onednn
+from mithril_torch.program.recompute import recompute_elementwise
+from mithril_torch.program.regions import form_regions
 
 Aliases = Mapping[int, int]
 
@@ -191,6 +193,8 @@ def _prepare(
         graph = lay_out_images(
             graph, contiguous_results=codegen.contiguous_results, donated=donated
         )
+    if codegen.regions:
+        graph = form_regions(recompute_elementwise(graph))
     found = gather_updates(flatten_batch_dims(fuse(graph)))
     if codegen.compiled:
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,7 @@ class ModuleScope:
     mesh: Mesh = field(default_factory=Mesh)
     _header: list[Line] = field(default_factory=list)
     _functions: list[list[Line]] = field(default_factory=list)
+    _shared: dict[Hashable, str] = field(default_factory=dict)
     _place: int = 0
 
     def mark(
@@ -85,6 +86,19 @@ class ModuleScope:
     def add_function(self, lines: list[Line]) -> None:
         """Add a function that others here call."""
         self._functions.append(lines)
+
+    def share(self, key: Hashable, write: Callable[[str], list[str]]) -> str:
+        """Return the name of a function that is written once for all that compute alike.
+
+        Args:
+            key: what these have in common.
+            write: returns its lines, given its name.
+        """
+        here = self._place, key
+        if here not in self._shared:
+            self._shared[here] = name = f"region_{len(self._shared)}"
+            self.add_function([*map(Line, write(name))])
+        return self._shared[here]
 
     def once(self, kind: str, expression: str) -> str:
         """Return the name of what is made once, when the text is loaded."""

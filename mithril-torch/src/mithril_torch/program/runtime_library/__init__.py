@@ -41,6 +41,8 @@ from mithril_torch.program.runtime_library.precision import *
 from mithril_torch.program.runtime_library.product import *
 from mithril_torch.program.runtime_library.random import *
 from mithril_torch.program.runtime_library.recurrent import *
+from mithril_torch.program.runtime_library.regions import *
+from mithril_torch.program.runtime_library.tracing import *
 from mithril_torch.program.runtime_library.windows import *
 
 aten = torch.ops.aten

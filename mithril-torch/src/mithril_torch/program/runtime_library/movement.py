@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from mithril_torch.program.runtime_library.tracing import is_traced
+
 
 def spread(
     x: torch.Tensor, shape: list[int], before: tuple[int, ...], between: tuple[int, ...]
@@ -19,7 +21,7 @@ def spread(
 def take_shard(x: torch.Tensor, index: torch.Tensor, axis: int, count: int) -> torch.Tensor:
     """Return part number `index` of `count` equal parts along a dimension."""
     size = x.shape[axis] // count
-    if index.device.type == "cpu" and not torch.compiler.is_compiling():
+    if index.device.type == "cpu" and not is_traced():
         return x.narrow(axis, int(index) * size, size)
     parts: torch.Tensor = x.unflatten(axis, (count, size))
     return torch.index_select(parts, axis, index.reshape(1)).squeeze(axis)
@@ -27,7 +29,7 @@ def take_shard(x: torch.Tensor, index: torch.Tensor, axis: int, count: int) -> t
 
 def keep_first(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Return x where index is 0, zeros elsewhere."""
-    if index.device.type == "cpu" and not torch.compiler.is_compiling():
+    if index.device.type == "cpu" and not is_traced():
         return x if int(index) == 0 else torch.zeros_like(x)
     return torch.where(index == 0, x, torch.zeros_like(x))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from mithril_torch.program.runtime_library.tracing import is_traced
+
 aten = torch.ops.aten
 
 
@@ -18,7 +20,7 @@ def layer_norm(
     if x.dtype.itemsize == 2 and not x.is_cuda:
         gain, bias = gain.float(), bias.float()
     y, mean, scale = torch.native_layer_norm(x, gain.shape, gain, bias, epsilon)
-    return y, mean.squeeze(-1), scale.squeeze(-1)
+    return y.to(x.dtype), mean.squeeze(-1), scale.squeeze(-1)
 
 
 def layer_norm_gradient(
@@ -63,11 +65,23 @@ def rms_norm_gradient(
     dtype, scale = x.dtype, scale.contiguous()
     if dtype.itemsize == 2:
         x, gain, scale, g = x.float(), gain.float(), scale.float(), g.float()
+    if is_traced():
+        dx, dgain = differentiate_rms_norm(x, gain, scale.unsqueeze(-1), g)
+        return dx.to(dtype), dgain.to(dtype)
     dx, dgain, _ = aten.native_layer_norm_backward(
         g, x, gain.shape, torch.zeros_like(scale), scale, gain, None, [True, True, False]
     )
     level = torch.matmul(g, gain).mul_(scale).div_(x.shape[-1])
     return dx.add_(level.unsqueeze(-1)).to(dtype), dgain.to(dtype)
+
+
+def differentiate_rms_norm(
+    x: torch.Tensor, gain: torch.Tensor, scale: torch.Tensor, g: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the same gradients, in ops that PyTorch's compiler makes a kernel or two of."""
+    normal, slope = x * scale, g * gain
+    level = (slope * normal).mean(-1, keepdim=True)
+    return (slope - normal * level) * scale, (g * normal).reshape(-1, x.shape[-1]).sum(0)
 
 
 __all__ = ["layer_norm", "layer_norm_gradient", "rms_norm", "rms_norm_gradient"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from mithril_torch.program.runtime_library.tracing import is_traced
+
 
 def sign(x: torch.Tensor) -> torch.Tensor:
     """Return the sign of floats; that of NaN is NaN."""
@@ -26,7 +28,7 @@ def choose(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.T
 
     Processors cannot foresee a random condition; `torch.where` takes up to twenty times as long.
     """
-    if condition.device.type != "cpu" or torch.compiler.is_compiling():
+    if condition.device.type != "cpu" or is_traced():
         return torch.where(condition, x, y)
     dtype, left, right = x.dtype, as_bits(x), as_bits(y)
     if right.dim() == 0 and right.item() == 0:

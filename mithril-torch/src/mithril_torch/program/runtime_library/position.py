@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from mithril_torch.program.runtime_library.tracing import is_traced
+
 TABLES: dict[Any, Any] = {}
 
 
@@ -38,10 +40,24 @@ def rope(
     halves = (slice(0, d, 2), slice(1, d, 2)) if interleaved else (slice(d // 2), slice(d // 2, d))
     first, second = ((..., half) for half in halves)
     sign = -1 if inverse else 1
+    if is_traced():
+        return turn_pairs(wide, turn, tilt * sign, interleaved).to(x.dtype)
     y: torch.Tensor = wide * turn
     y[first].addcmul_(wide[second], tilt, value=-sign)
     y[second].addcmul_(wide[first], tilt, value=sign)
     return y.to(x.dtype)
+
+
+def turn_pairs(
+    x: torch.Tensor, turn: torch.Tensor, tilt: torch.Tensor, interleaved: bool
+) -> torch.Tensor:
+    """Return the same in ops that write nowhere, of which compilers make a kernel."""
+    if interleaved:
+        (x, y), (cosine, other) = x.unflatten(-1, (-1, 2)).unbind(-1), (turn[..., ::2],) * 2
+    else:
+        (x, y), (cosine, other) = x.chunk(2, -1), turn.chunk(2, -1)
+    pair = (x * cosine - y * tilt, y * other + x * tilt)
+    return torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
 
 
 def rotations(

@@ -1,0 +1,304 @@
+"""Gathers elementwise ops and reductions that read each other, before a program is emitted.
+
+These are regions. PyTorch's compiler makes a few kernels of each, which keep in registers and
+caches what PyTorch's own kernels write to memory and read again. Products, convolutions, attention
+and collectives stay calls of a library, outside. A region runs where the first of its results is
+read; until then it takes in what reads it, and what reads the same as it does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from mithril.spi import DType, Graph, Node, Types, Value, map_bodies
+from mithril.spi.ops import (
+    Broadcast,
+    Cast,
+    Concatenate,
+    Constant,
+    CrossEntropy,
+    CrossEntropyGradient,
+    Elementwise,
+    LayerNorm,
+    LayerNormGradient,
+    LogSoftmax,
+    Max,
+    Min,
+    Reshape,
+    RmsNorm,
+    RmsNormGradient,
+    Rope,
+    Slice,
+    Softmax,
+    SoftmaxGradient,
+    StopGradient,
+    Sum,
+    Transpose,
+)
+
+from mithril_torch.program.written_op import WrittenOp
+
+LEAST_BYTES = 1 << 15
+"""A region that writes and reads so many bytes less is worth its compilation: where it saves fewer,
+its call takes as long as those of the kernels that it takes the place of."""
+_INSIDE = (
+    Broadcast, Concatenate, CrossEntropy, CrossEntropyGradient, Elementwise, LayerNorm,
+    LayerNormGradient, LogSoftmax, Max, Min, Reshape, RmsNorm, RmsNormGradient, Rope, Slice,
+    Softmax, SoftmaxGradient, Sum, Transpose,
+)  # fmt: skip
+_PASSES = {CrossEntropy: 5, CrossEntropyGradient: 3, RmsNorm: 3, RmsNormGradient: 4, Rope: 3}
+"""How many of PyTorch's kernels go over all elements of an op, where that is more than one."""
+_DTYPES = frozenset({
+    DType.float32, DType.float64, DType.bfloat16, DType.float16, DType.int32, DType.int64,
+    DType.bool_,
+})  # fmt: skip
+"""Others are computed as if they had a sign, by ways around that compilers do not know."""
+
+
+@dataclass(frozen=True)
+class Region(WrittenOp):
+    """Ops that become a few kernels.
+
+    Args:
+        body: what they compute; its values have no names.
+        over: the operand in whose memory the first result is made; None for memory of its own.
+    """
+
+    name: ClassVar[str] = "region"
+    body: Graph
+    over: int | None = None
+
+    def infer(self, inputs: Types) -> Types:
+        """Return the types of what others read."""
+        return [value.type for value in self.body.outputs.values()]
+
+    @property
+    def writable(self) -> tuple[int, ...]:
+        """Operands in whose memory the first result can be made.
+
+        Any, where all is elementwise; logits, whose gradient is made. PyTorch's compiler stops at
+        some regions with other reductions that write over what they read. What is made of the
+        result may not read the operand as it was.
+        """
+        nodes, inputs = self.body.nodes, self.body.inputs
+        later = find_dependents(self.body, self.body.outputs["0"])
+        read = {value for node in later for value in node.inputs}
+        slopes = [node.inputs[0] for node in nodes if isinstance(node.op, CrossEntropyGradient)]
+        if all(node.op.is_pointwise or node.op.is_view or not node.inputs for node in nodes):
+            slopes = list(inputs)
+        return tuple(i for i, x in enumerate(inputs) if x in slopes and x not in read)
+
+
+def form_regions(graph: Graph) -> Graph:
+    """Return a graph that computes the same, in which regions are one node each; in loops too.
+
+    Args:
+        graph: a local one.
+    """
+    nodes = _Forming(graph).list_nodes()
+    inside = tuple(map_bodies(node, form_regions) for node in nodes)
+    return Graph(graph.inputs, inside, graph.outputs)
+
+
+@dataclass
+class _Open:
+    """A region that may still take in nodes.
+
+    Args:
+        nodes: in the order of the graph.
+        made: their results.
+        read: their operands.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    made: set[Value] = field(default_factory=set)
+    read: set[Value] = field(default_factory=set)
+
+
+class _Forming:
+    """Goes through a graph once, with the regions that are open.
+
+    Args:
+        graph: a local one.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._uses, self._makers = graph.uses(), graph.producers()
+        self._outputs = frozenset(graph.outputs.values())
+        self._places = {node: place for place, node in enumerate(graph.nodes)}
+        constants = (node for node in graph.nodes if isinstance(node.op, Constant))
+        self._constants = {node.outputs[0]: node for node in constants}
+        self._open: list[_Open] = []
+
+    def list_nodes(self) -> list[Node]:
+        """Return the nodes of the graph, those of a region as one."""
+        found: list[Node] = []
+        for node in self._graph.nodes:
+            if _is_inside(node) and not self._is_beside_loss(node):
+                self._take_in(node)
+            else:
+                for region in self._find_due(node):
+                    found += self._close(region)
+                found.append(node)
+        while self._open:
+            found += self._close(self._open[0])
+        return found
+
+    def _is_beside_loss(self, node: Node) -> bool:
+        """Return whether a node makes logits that have a gradient, or reads it.
+
+        Kernels that do so, too, would hold them twice: before and after.
+        """
+        readers = (reader.op for value in node.outputs for reader, _ in self._uses.get(value, ()))
+        makers = (self._makers[value].op for value in node.inputs if value in self._makers)
+        return any(isinstance(op, CrossEntropyGradient) for op in readers) or any(
+            isinstance(op, CrossEntropyGradient) for op in makers
+        )
+
+    def _take_in(self, node: Node) -> None:
+        """Put a node into the region that it shares values with; several such become one."""
+        reads = set(node.inputs) - self._constants.keys()
+        wide = {value for value in reads if 2 * value.type.nbytes > _size(node)}
+        joined = [r for r in self._open if r.made & reads or r.read & wide]
+        nodes = [node, *(other for region in joined for other in region.nodes)]
+        self._open = [region for region in self._open if region not in joined]
+        self._open.append(
+            _Open(
+                sorted(nodes, key=self._places.__getitem__),
+                set(node.outputs).union(*(region.made for region in joined)),
+                reads.union(*(region.read for region in joined)),
+            )
+        )
+
+    def _find_due(self, node: Node) -> list[_Open]:
+        """Return the regions that have to run before a node, which reads or writes over values."""
+        reads, written = set(node.inputs), find_written(node)
+        return [r for r in self._open if r.made & reads or r.read & written]
+
+    def _close(self, region: _Open) -> Iterator[Node]:
+        """Yield a region as one node, and the views that others see of its results."""
+        self._open.remove(region)
+        before, inside = self._split_views_of_operands(region.nodes)
+        inside, views = _split_views(inside)
+        results = self._find_results(inside)
+        if self._is_worth(inside, results):
+            yield from before
+            yield self._join(inside, results)
+            yield from views
+        else:
+            yield from region.nodes
+
+    def _split_views_of_operands(self, nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        """Return the views of operands that others read, too, and apart from them the others."""
+        made = {value for node in nodes for value in node.outputs}
+        before: list[Node] = []
+        inside: list[Node] = []
+        for node in nodes:
+            is_shared = node.op.is_view and bool(self._find_results([node], nodes))
+            if is_shared and not made.intersection(node.inputs):
+                made.difference_update(node.outputs)
+                before.append(node)
+            else:
+                inside.append(node)
+        return before, inside
+
+    def _find_results(
+        self, nodes: Sequence[Node], inside: Sequence[Node] | None = None
+    ) -> list[Value]:
+        """Return what others than those of a region read of what nodes of it make, largest first.
+
+        Args:
+            nodes: whose results.
+            inside: the nodes of the region, if these are not all.
+        """
+        own = set(nodes if inside is None else inside)
+        found = [
+            value
+            for node in nodes
+            for value in node.outputs
+            if value in self._outputs or {n for n, _ in self._uses.get(value, ())} - own
+        ]
+        return sorted(found, key=lambda value: -value.type.nbytes)
+
+    def _is_worth(self, inside: Sequence[Node], results: Collection[Value]) -> bool:
+        """Return whether kernels of a region write and read enough less than those of its ops."""
+        made = {value for node in inside for value in node.outputs}
+        reads = Counter(value for node in inside for value in set(node.inputs))
+        saved = sum(value.type.nbytes for value in made.difference(results))
+        saved += sum(
+            value.type.nbytes * (count if value in made else count - 1)
+            for value, count in reads.items()
+        )
+        kernels = 0
+        for node in inside:
+            passes = 0 if node.op.is_view else _PASSES.get(type(node.op), 1)
+            kernels += passes
+            saved += 2 * _size(node) * max(passes - 1, 0)
+        return kernels > 1 and saved >= LEAST_BYTES
+
+    def _join(self, inside: Sequence[Node], results: Sequence[Value]) -> Node:
+        made = {value for node in inside for value in node.outputs}
+        read = dict.fromkeys(v for node in inside for v in node.inputs if v not in made)
+        operands = tuple(value for value in read if value not in self._constants)
+        constants = [self._constants[value] for value in read if value in self._constants]
+        region = Region(_copy([*constants, *inside], operands, results))
+        return replace(inside[-1], op=region, inputs=operands, outputs=tuple(results))
+
+
+def find_written(node: Node) -> set[Value]:
+    """Return the operands of a node that it may write over."""
+    return set(node.inputs) if getattr(node.op, "in_place", False) else set()
+
+
+def find_dependents(graph: Graph, value: Value) -> set[Node]:
+    """Return the nodes that read a value, or what is made of it."""
+    made, found = {value}, set[Node]()
+    for node in graph.nodes:
+        if made.intersection(node.inputs):
+            made.update(node.outputs)
+            found.add(node)
+    return found
+
+
+def _split_views(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+    """Return nodes, and apart from them the views that none of them computes with."""
+    inside: list[Node] = []
+    views: list[Node] = []
+    needed: set[Value] = set()
+    for node in reversed(nodes):
+        if node.op.is_view and not needed.intersection(node.outputs):
+            views.append(node)
+        else:
+            needed.update(node.inputs)
+            inside.append(node)
+    return inside[::-1], views[::-1]
+
+
+def _copy(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> Graph:
+    """Return nodes as a graph of values without names, which regions that compute alike share."""
+    copies: dict[Value, Value] = {}
+
+    def copy(values: Sequence[Value]) -> tuple[Value, ...]:
+        return tuple(copies.setdefault(value, Value(value.type)) for value in values)
+
+    given = copy(inputs)
+    inside = tuple(Node(node.op, copy(node.inputs), copy(node.outputs)) for node in nodes)
+    return Graph(given, inside, {str(i): x for i, x in enumerate(copy(outputs))})
+
+
+def _is_inside(node: Node) -> bool:
+    values = (*node.inputs, *node.outputs)
+    is_plain = all(value.type.dtype in _DTYPES and value.type.size for value in values)
+    is_same = isinstance(node.op, Cast | StopGradient) and values[0].type == values[1].type
+    return isinstance(node.op, _INSIDE) and is_plain and not is_same and not find_written(node)
+
+
+def _size(node: Node) -> int:
+    return max(value.type.nbytes for value in (*node.inputs, *node.outputs))
+
+
+__all__ = ["LEAST_BYTES", "Region", "find_dependents", "find_written", "form_regions"]

@@ -1,0 +1,64 @@
+"""Regions of a program, of each of which PyTorch's compiler makes a few kernels."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+Region = Callable[..., Sequence[torch.Tensor]]
+
+
+def compile_region(function: Region, over: int | None = None) -> Region:
+    """Return a function that computes the same in kernels, which are made when it is first called.
+
+    They are made for operands that lie as these do. Shapes and dtypes are those of a program, so
+    that nothing else has to be looked at in a call.
+
+    Args:
+        function: what they compute.
+        over: the operand that it writes over, and that is then its first result.
+    """
+    made: dict[Any, Region] = {}
+
+    def run(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
+        lies = tuple([x.stride() for x in operands])
+        kernels = made.get(lies)
+        if kernels is None:
+            kernels = made[lies] = make_kernels(function, operands, over)
+        results = kernels(*operands)
+        return results if over is None else (operands[over], *results)
+
+    return run
+
+
+def make_kernels(function: Region, operands: Sequence[torch.Tensor], over: int | None) -> Region:
+    """Return what PyTorch's compiler makes of a function for operands like these."""
+    from torch._inductor import standalone_compile  # takes seconds
+
+    # Calls that read the function, and that try what is made of it, shall not count.
+    tried = [x.clone() if i == over else x for i, x in enumerate(operands)]
+    graph = make_fx(function)(*tried)
+    log = logging.getLogger("torch._inductor.standalone_compile")
+    was, log.disabled = log.disabled, True  # it warns of what cannot be saved, and nobody saves it
+    try:
+        kernels: Region = standalone_compile(
+            graph, [*operands], dynamic_shapes="from_example_inputs"
+        )
+    finally:
+        log.disabled = was
+    if is_apart(operands, kernels(*tried)):
+        return kernels
+    return lambda *given: [y.clone() for y in kernels(*given)]
+
+
+def is_apart(operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> bool:
+    """Return whether each of several results has memory that no operand and no other has."""
+    read, made = ([x.untyped_storage().data_ptr() for x in xs] for xs in (operands, results))
+    return len({*read, *made}) == len({*read}) + len(made)
+
+
+__all__ = ["compile_region"]

@@ -1,0 +1,293 @@
+"""Regions of elementwise ops and reductions: what is in one, and that its kernels compute the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mithril as ml
+import mithril.numpy as mnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mithril.cli.gpt import Sizes, gpt, with_loss
+from mithril.ir import Builder, Graph
+from mithril.ir.graph import Phase
+from mithril.ir.operand import apply
+from mithril.ops.optimizer import AdamWStep
+from mithril.types import DType, TensorType
+from mithril_torch.program import regions
+from mithril_torch.program.codegen_options import CodegenOptions
+from mithril_torch.program.module import write
+from mithril_torch.program.recompute import recompute_elementwise
+from mithril_torch.program.regions import Region, form_regions
+from mithril_torch.program.runtime_library import regions as running
+
+from tests.profiles import scaled
+from tests.tolerances import TOLERANCE
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of PyTorch's own
+SHAPE = (64, 96)
+FUNCTIONS = (mnp.exp, mnp.tanh, mnp.sin, mnp.square, mnp.abs)
+
+
+@pytest.fixture(scope="module")
+def auto() -> ml.Backend:
+    return ml.TorchBackend(device="cpu", jit="auto")
+
+
+def rows(seed: int = 0, shape: tuple[int, ...] = SHAPE) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def regions_of(graph: Graph) -> list[Region]:
+    return [node.op for node in graph.nodes if isinstance(node.op, Region)]
+
+
+def agree(function: Any, backend: ml.Backend, *arrays: np.ndarray) -> str:
+    """Compare a function, and its gradients, with NumPy's; return the program of the gradients."""
+
+    def loss(*given: Any) -> Any:
+        return (function(*given) ** 2.0).sum()
+
+    places = tuple(range(len(arrays)))
+    found = []
+    for on in (ml.NumpyBackend(), backend):
+        passed = [on.array(x) for x in arrays]
+        slopes = ml.jit(ml.grad(loss, argnums=places), backend=on)
+        for _ in range(2):  # nothing that is kept was written over
+            results = (ml.jit(function, backend=on)(*passed), *slopes(*passed))
+        found.append([x.numpy() for x in results])
+        for given_, x in zip(arrays, passed, strict=True):
+            np.testing.assert_array_equal(x.numpy(), given_)
+    for expected, x in zip(*found, strict=True):
+        np.testing.assert_allclose(x, expected, *TOLERANCE["float32"])
+    return str(slopes.code(*passed)) if hasattr(slopes, "code") else ""
+
+
+# ------------------------------------------------------------------ what is in a region
+
+
+def build(function: Any, *shapes: tuple[int, ...]) -> Graph:
+    builder = Builder()
+    types = (TensorType(shape, DType.float32) for shape in shapes)
+    given_ = [builder.input(type, f"x{i}") for i, type in enumerate(types)]
+    return builder.build({"y": function(*given_)})
+
+
+def test_products_stay_outside() -> None:
+    graph = build(lambda x, y: mnp.tanh(mnp.exp(x @ y) + 1.0) @ y, SHAPE, (96, 96))
+    formed = form_regions(graph)
+    (region,) = regions_of(formed)
+    assert [node.op.name for node in formed.nodes if node.op.name != "constant"] == [
+        "einsum", "region", "einsum",
+    ]  # fmt: skip
+    assert {node.op.name for node in region.body.nodes} == {"constant", "exp", "add", "tanh"}
+
+
+def test_a_region_that_saves_little_is_none() -> None:
+    graph = build(lambda x: mnp.tanh(mnp.exp(x)), (4, 4))
+    assert not regions_of(form_regions(graph))
+    assert regions_of(form_regions(build(lambda x: mnp.tanh(mnp.exp(x)), SHAPE)))
+
+
+def test_one_elementwise_op_is_no_region() -> None:
+    assert not regions_of(form_regions(build(mnp.exp, (1024, 1024))))
+
+
+def test_a_region_ends_before_what_reads_it() -> None:
+    """What is elementwise behind a product is another region than what is before it."""
+    graph = build(lambda x: mnp.exp(mnp.tanh(mnp.sin(mnp.exp(x)) @ x.T)), (96, 96))
+    assert len(regions_of(form_regions(graph))) == 2
+
+
+def test_what_reads_the_same_is_in_one_region() -> None:
+    def function(x: Any) -> Any:
+        first, second = mnp.exp(x), mnp.tanh(x)
+        return (first @ x) @ second
+
+    (region,) = regions_of(form_regions(build(function, (96, 96))))
+    assert len(region.body.outputs) == 2
+
+
+def test_a_view_of_a_result_is_outside() -> None:
+    graph = build(lambda x: mnp.tanh(mnp.exp(x)).reshape(96, 64), SHAPE)
+    assert [node.op.name for node in form_regions(graph).nodes] == ["region", "reshape"]
+
+
+def test_dtypes_without_a_sign_are_in_none() -> None:
+    builder = Builder()
+    x = builder.input(TensorType((512, 512), DType.uint16), "x")
+    assert not regions_of(form_regions(builder.build({"y": (x + x) * x})))
+
+
+# ------------------------------------------------------------------ programs
+
+
+def step_of(backend: ml.Backend, **options: Any) -> tuple[Any, Any, dict[str, ml.Array]]:
+    rng = np.random.default_rng(3)
+    ids = {n: rng.integers(0, 64, (4, 32)).astype(np.int32) for n in ("tokens", "target")}
+    batch = {name: backend.array(x) for name, x in ids.items()}
+    model = with_loss(gpt(64, Sizes(layers=2, width=64, heads=2, hidden=128, context=32)))
+    optimizer = ml.optim.adamw(1e-3)
+    step = ml.train_step(model, backend, optimizer, shapes=batch, **options)
+    return step, step.init(seed=1), batch
+
+
+def text_of(step: Any) -> str:
+    """Return the program of a step on one device of PyTorch's."""
+    program = step.plan.stages[0].program
+    return write(program, codegen=CodegenOptions(regions=True)).text
+
+
+def losses(backend: ml.Backend, **options: Any) -> list[float]:
+    step, state, batch = step_of(backend, **options)
+    found = []
+    for _ in range(4):
+        state, metrics = step(state, batch)
+        found.append(float(metrics["loss"].item()))
+    return found
+
+
+def test_a_step_of_training_computes_the_same(auto: ml.Backend) -> None:
+    expected = losses(ml.NumpyBackend())
+    np.testing.assert_allclose(losses(auto), expected, *TOLERANCE["float32"])
+    text = text_of(step_of(auto)[0])
+    assert text.count("compile_region(") < text.count("= region_")  # layers that are alike share
+    assert "cross_entropy_gradient(" in text
+    assert ", over=" in text  # the gradient of logits takes their place
+
+
+@pytest.mark.slow
+def test_ranks_compute_the_same_with_parameters_at_rest() -> None:
+    found = losses(ml.TorchBackend(ml.Mesh(data=2), device="cpu", jit="auto"), zero=3)
+    np.testing.assert_allclose(found, losses(ml.NumpyBackend()), *TOLERANCE["float32"])
+
+
+@pytest.mark.slow
+def test_bfloat16_keeps_its_dtypes(auto: ml.Backend) -> None:
+    """Norms, the loss and their gradients; a wrong dtype would end the program."""
+    found = losses(auto, precision=ml.Precision(compute_dtype="bfloat16"))
+    np.testing.assert_allclose(found, losses(ml.NumpyBackend()), rtol=0.02)
+
+
+@st.composite
+def expressions(draw: st.DrawFn) -> Any:
+    """Draw a function of two matrices: chains, sums over rows or columns, products between."""
+    steps = draw(st.lists(st.integers(0, 8), min_size=3, max_size=7))
+
+    def function(x: Any, y: Any) -> Any:
+        kept = [x, y]
+        for number, step in enumerate(steps):
+            a, b = kept[-1], kept[number % len(kept)]
+            if step < 5:
+                made = FUNCTIONS[step](mnp.tanh(a))
+            elif step == 5:
+                made = a * b - a
+            elif step == 6:
+                made = a / (1.0 + mnp.abs(b).sum(1, keepdims=True))
+            elif step == 7:
+                made = mnp.maximum(a, b.mean(0))
+            else:
+                made = mnp.tanh((a @ mnp.transpose(b)) @ a)
+            kept.append(made)
+        return kept[-1]
+
+    return function
+
+
+@pytest.mark.slow
+@settings(max_examples=scaled(6))
+@given(function=expressions())
+def test_random_functions_agree(auto: ml.Backend, function: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regions, "LEAST_BYTES", 0)
+        agree(function, auto, rows(1, (12, 12)), rows(2, (12, 12)))
+
+
+def test_an_argument_that_lies_otherwise_gets_kernels_of_its_own(auto: ml.Backend) -> None:
+    run = ml.jit(lambda x: mnp.tanh(mnp.exp(x)) + 1.0, backend=auto)
+    x = rows()
+    for tensor in (torch.tensor(x), torch.tensor(x.T.copy()).t()):
+        found = run(auto.from_torch(tensor) if hasattr(auto, "from_torch") else tensor)
+        np.testing.assert_allclose(found.numpy(), np.tanh(np.exp(x)) + 1, *TOLERANCE["float32"])
+
+
+def test_results_share_no_memory() -> None:
+    """A compiler may give back an operand, or one result twice."""
+    run = running.compile_region(lambda x: (x + 0.0, x * 1.0))
+    x = torch.ones(8)
+    first, second = run(x)
+    places = {t.untyped_storage().data_ptr() for t in (x, first, second)}
+    assert len(places) == 3
+    assert running.is_apart([x], [x + 1, x + 2])
+    assert not running.is_apart([x], [x.view(2, 4)])
+
+
+def test_an_operand_is_written_over_once() -> None:
+    """Reading the function to compile it calls it, which is no call of the program."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.copy_(x + 1)
+        return (x * 2,)
+
+    run = running.compile_region(function, over=0)
+    x = torch.zeros(8)
+    for times in (1, 2):
+        made, doubled = run(x)
+        assert made is x
+        assert x.tolist() == [times] * 8
+        assert doubled.tolist() == [2 * times] * 8
+
+
+# ------------------------------------------------------------------ what is computed again
+
+
+def test_what_costs_nothing_is_not_kept_for_the_backward(auto: ml.Backend) -> None:
+    """Of silu(gate) * up the backward reads silu(gate), which it can make of the gate it has."""
+
+    @ml.layer
+    def Gated(x: Any, up: Any, w: Any) -> Any:  # noqa: N802
+        return (ml.ops.silu(x) * up) @ w
+
+    texts = []
+    for backend in (ml.TorchBackend(device="cpu"), auto):
+        model = ml.Model()
+        model |= Gated()(x="x", up="up", w="w", output="y")
+        given_ = {n: backend.array(rows(i)) for i, n in enumerate(("x", "up"))}
+        given_["w"] = backend.array(rows(3, (96, 8)))
+        compiled = ml.compile(model, backend, shapes=given_, differentiable=["x", "up", "w"])
+        compiled.evaluate({}, given_, {"y": backend.array(rows(4, (64, 8)))})
+        texts.append(compiled.code())
+    plain, again = (text.count("aten.silu(") for text in texts)
+    assert (plain, again) == (1, 2)
+
+
+def test_nothing_is_computed_again_of_what_was_written_over() -> None:
+    """An update may write over a parameter before the backward ends."""
+    builder = Builder()
+    x = builder.input(TensorType((8, 8), DType.float32), "x")
+    gain, state = (builder.input(TensorType((8,), DType.float32), n) for n in ("gain", "state"))
+    ones = builder.input(TensorType((), DType.float32), "ones")
+    kept = x * gain
+    read = mnp.exp(kept)
+    with builder.at(phase=Phase.update):
+        step = AdamWStep(0.9, 0.99, 1e-8, 0.0, in_place=(0,))
+        moved = apply(step, gain, state, state, state, ones, ones)
+    with builder.at(phase=Phase.backward):
+        late = kept * x
+    graph = builder.build({"read": read, "late": late, "gain": moved[0], "x": x})
+    assert len(recompute_elementwise(graph).nodes) == len(graph.nodes)
+
+
+def test_the_file_of_a_program_has_its_regions(auto: ml.Backend, tmp_path: Path) -> None:
+    model = ml.Model()
+    model |= ml.Linear(96, name="up")(input="x", output="h")
+    model |= ml.Gelu()(input="h", output="a")
+    model |= ml.LayerNorm(name="norm")(input="a", output="y")
+    compiled = ml.compile(model, auto, shapes={"x": auto.array(rows())})
+    text = compiled.eject(tmp_path / "step.py").read_text()
+    assert "def compile_region(" in text
+    assert "region_0 = compile_region(region_0)" in text
