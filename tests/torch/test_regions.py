@@ -90,6 +90,8 @@ def test_products_stay_outside() -> None:
 def test_a_region_that_saves_little_is_none() -> None:
     graph = build(lambda x: mnp.tanh(mnp.exp(x)), (4, 4))
     assert not regions_of(form_regions(graph))
+    graph = build(lambda x: mnp.sin(mnp.tanh(mnp.exp(x))), (4, 4))  # but for two calls of kernels
+    assert regions_of(form_regions(graph))
     assert regions_of(form_regions(build(lambda x: mnp.tanh(mnp.exp(x)), SHAPE)))
 
 

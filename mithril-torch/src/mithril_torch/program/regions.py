@@ -27,6 +27,7 @@ from mithril.spi.ops import (
     LogSoftmax,
     Max,
     Min,
+    NormalizeChannels,
     Reshape,
     RmsNorm,
     RmsNormGradient,
@@ -44,10 +45,12 @@ from mithril_torch.program.written_op import WrittenOp
 LEAST_BYTES = 1 << 15
 """A region that writes and reads so many bytes less is worth its compilation: where it saves fewer,
 its call takes as long as those of the kernels that it takes the place of."""
+KERNEL_BYTES = 1 << 14
+"""What is read and written while a kernel is called."""
 _INSIDE = (
     Broadcast, Concatenate, CrossEntropy, CrossEntropyGradient, Elementwise, LayerNorm,
-    LayerNormGradient, LogSoftmax, Max, Min, Reshape, RmsNorm, RmsNormGradient, Rope, Slice,
-    Softmax, SoftmaxGradient, Sum, Transpose,
+    LayerNormGradient, LogSoftmax, Max, Min, NormalizeChannels, Reshape, RmsNorm, RmsNormGradient,
+    Rope, Slice, Softmax, SoftmaxGradient, Sum, Transpose,
 )  # fmt: skip
 _PASSES = {CrossEntropy: 5, CrossEntropyGradient: 3, RmsNorm: 3, RmsNormGradient: 4, Rope: 3}
 """How many of PyTorch's kernels go over all elements of an op, where that is more than one."""
@@ -153,11 +156,10 @@ class _Forming:
 
         Kernels that do so, too, would hold them twice: before and after.
         """
-        readers = (reader.op for value in node.outputs for reader, _ in self._uses.get(value, ()))
-        makers = (self._makers[value].op for value in node.inputs if value in self._makers)
-        return any(isinstance(op, CrossEntropyGradient) for op in readers) or any(
-            isinstance(op, CrossEntropyGradient) for op in makers
-        )
+        uses = (use for value in node.outputs for use in self._uses.get(value, ()))
+        readers = (reader for reader, operand in uses if not operand)
+        makers = (self._makers[value] for value in node.inputs if value in self._makers)
+        return any(isinstance(n.op, CrossEntropyGradient) for n in (*readers, *makers))
 
     def _take_in(self, node: Node) -> None:
         """Put a node into the region that it shares values with; several such become one."""
@@ -238,6 +240,7 @@ class _Forming:
             passes = 0 if node.op.is_view else _PASSES.get(type(node.op), 1)
             kernels += passes
             saved += 2 * _size(node) * max(passes - 1, 0)
+        saved += KERNEL_BYTES * (kernels - 1)
         return kernels > 1 and saved >= LEAST_BYTES
 
     def _join(self, inside: Sequence[Node], results: Sequence[Value]) -> Node:

@@ -17,9 +17,11 @@ def layer_norm(
     x: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return x normalised, its means and its reciprocal standard deviations."""
-    if x.dtype.itemsize == 2 and not x.is_cuda:
+    wide = x
+    if x.dtype.itemsize == 2 and (is_traced() or not x.is_cuda):
         gain, bias = gain.float(), bias.float()
-    y, mean, scale = torch.native_layer_norm(x, gain.shape, gain, bias, epsilon)
+        wide = x.float() if is_traced() else x  # a compiler gives statistics in the dtype of x
+    y, mean, scale = torch.native_layer_norm(wide, gain.shape, gain, bias, epsilon)
     return y.to(x.dtype), mean.squeeze(-1), scale.squeeze(-1)
 
 
