@@ -72,8 +72,9 @@ def test_each_figure_of_the_package_has_a_source(name: str) -> None:
     figures |= {f"peaks.{dtype}" for dtype in hardware.peaks}
     figures |= {"memory"} if hardware.memory_bytes else set()
     figures |= {"host_bandwidth"} if hardware.host_bandwidth else set()
-    for n in range(len(hardware.levels)):
+    for n, level in enumerate(hardware.levels):
         figures |= {f"levels[{n}].latency", f"levels[{n}].bandwidth"}
+        figures |= {f"levels[{n}].turn_time"} if level.turn_seconds else set()
     assert set(profile.sources) == figures
     assert all(profile.sources.values())
     assert profile.summary
@@ -158,6 +159,7 @@ def test_unknown_hardware_is_refused(name: str, said: str) -> None:
         ("devices = 8", "", "level 'network' links any number of devices, which is no multiple of "),
         ("'network'", "'network'\ndevices = 12", "links 12 devices, which is no multiple of the 8 of 'node'"),
         ("= true", "= 'yes'", "level 'network' has by_processor 'yes'; give true or false"),
+        ("'network'", "'network'\nturn_time = '-1 ms'", ".turn_time is '-1 ms', no number of at least 0"),
         ("= false", "= 0", "level 'network' has full_duplex 0; give true or false"),
         ("all_reduce", "all_redcue", "which is no collective; did you mean 'all_reduce'?"),
         ("'25 GB/s'", "'0 GB/s'", "level 'network' has bandwidth 0.0; give a finite number above 0"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import mithril as ml
 import pytest
 from mithril.cost import SIMULATED, find_hardware, predict_timeline
+from mithril.cost.levels import Level, Link
 from mithril.cost.simulate_plan import find_speeds
 from mithril.engine.numpy_engine import NumpyEngine
 from mithril.mesh import Mesh
@@ -98,3 +99,19 @@ def test_alone_a_device_is_as_fast_as_was_measured_of_one():
 def test_what_runs_beside_something_shorter_has_the_rest_afterwards():
     """4 seconds of work beside 2: 2 seconds each at half of it, then 2 in one second."""
     assert find_speeds([(0.0, 2.0, 1), (0.0, 3.0, 1)], [2.0, 1.0]) == [1.0, pytest.approx(4 / 3)]
+
+
+def test_messages_wait_for_turns_on_a_shared_core():
+    """Four devices on two cores, and on four; a profile of as many devices knows it already."""
+    level = Level("machine", None, 1e-4, 1e9, turn_seconds=1e-3)
+    level = replace(level, collectives={"all_reduce": Link(2e-4, 1e9)})
+    crowded = Execution(devices_per_processor=4, largest_part=2.0)
+    apart = replace(crowded, largest_part=1.0)
+    found = [
+        replace(SIMULATED, levels=(level,), execution=how).serving(4).levels[0]
+        for how in (crowded, apart)
+    ]
+    assert [x.latency for x in found] == pytest.approx([1.1e-3, 1e-4])
+    assert found[0].link_of("all_reduce").latency == pytest.approx(1.2e-3)
+    again = replace(SIMULATED, levels=(found[0],), execution=crowded).serving(4).levels
+    assert again == (found[0],)

@@ -38,6 +38,8 @@ def test_limits_are_of_ratios_within_rounds():
         (0.9, True), (1.125, False), (0.5, True), (1.0, True), (0.25, True),
     ]  # fmt: skip
     assert list(found)[3] == "mithril to the best of its own, mithril, no overlap"
+    slow = {**times, "mithril": [0.96]}  # 1.067 of the best, where 1.05 is all that is allowed
+    assert [x.is_met for x in slow_link.limits(slow, None) if "best" in x.what] == [False]
     *_, shown = slow_link.limits(times, "200mbit", beside=0.8)  # 0.3 hidden, of 0.32 that could be
     assert shown.estimate.median == pytest.approx(1 - 0.3 / 0.32)
     without = slow_link.limits(times, None)

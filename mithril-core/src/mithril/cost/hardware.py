@@ -172,7 +172,7 @@ class Hardware:
         """Return the profile of one device while several are at work on the same processor.
 
         It computes as was measured then; where nothing was, devices share the processor evenly.
-        Links stay as they are.
+        Links stay as they are, but for messages that wait for a turn on a core.
 
         Args:
             devices: how many there are.
@@ -186,7 +186,7 @@ class Hardware:
         return replace(
             figures.scale_compute(measured / devices),
             name=self.name,
-            levels=self.levels,
+            levels=tuple(x.share_cores(self.execution.largest_part) for x in self.levels),
             memory_bytes=self.memory_bytes,
             host_bandwidth=self.host_bandwidth,
             transport=self.transport,

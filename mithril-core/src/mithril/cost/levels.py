@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from mithril.cost.rates import check_figure
@@ -53,6 +53,8 @@ class Level:
             devices send each other has the kind `send`.
         by_processor: whether the processor on which devices compute carries what they send, too,
             as over loopback.
+        turn_seconds: how much longer a message takes to start for each device that a core has
+            beside the first: those that take part wait until each has had its turn.
 
     Raises:
         OptionError: a figure is none that links can have.
@@ -66,9 +68,11 @@ class Level:
     topology: str = SWITCH
     collectives: Mapping[str, Link] = field(default_factory=dict)
     by_processor: bool = False
+    turn_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         what, count = f"level '{self.name}'", self.devices
+        check_figure(what, "turn_seconds", self.turn_seconds, least=0.0)
         if count is not None and (not isinstance(count, int) or count < 1):
             raise OptionError(f"{what} links {count!r} devices; give 1 or more, or none for any")
         if self.topology not in TOPOLOGIES:
@@ -100,6 +104,19 @@ class Level:
     def link(self) -> Link:
         """What a message costs on it."""
         return self.link_of("")
+
+    def share_cores(self, devices: float) -> Level:
+        """Return the level of devices that wait for each other's turns on their cores.
+
+        Args:
+            devices: how many a core has.
+
+        >>> Level("node", None, 1e-3, 1e9, turn_seconds=2e-3).share_cores(2).latency
+        0.003
+        """
+        more = self.turn_seconds * max(devices - 1, 0.0)
+        kinds = {kind: Link(x.latency + more, x.bandwidth) for kind, x in self.collectives.items()}
+        return replace(self, latency=self.latency + more, collectives=kinds, turn_seconds=0.0)
 
     def link_of(self, kind: str) -> Link:
         """Return what a message costs on it.

@@ -51,7 +51,9 @@ KEYS = (
     "calibration",
 )  # fmt: skip
 OPTIONAL_OF_LEVEL = ("full_duplex", "topology", "by_processor")
-LEVEL_KEYS = ("name", "devices", "latency", "bandwidth", "collectives", *OPTIONAL_OF_LEVEL)
+LEVEL_KEYS = (
+    "name", "devices", "latency", "bandwidth", "collectives", "turn_time", *OPTIONAL_OF_LEVEL,
+)  # fmt: skip
 LINK_KEYS = ("latency", "bandwidth")
 
 
@@ -273,6 +275,8 @@ class _Reader:
         at = f"levels[{number}]."
         self._check_keys(table, LEVEL_KEYS, at)
         optional = {key: table[key] for key in OPTIONAL_OF_LEVEL if key in table}
+        if "turn_time" in table:
+            optional["turn_seconds"] = self._figure(table, "turn_time", TIME, at)
         return Level(
             self._text(self._need(table, "name", "a name", at), f"{at}name"),
             table.get("devices"),
@@ -366,5 +370,6 @@ def _write_level(level: Level) -> dict[str, object]:
         "full_duplex": level.full_duplex,
         "topology": level.topology,
         **({"by_processor": True} if level.by_processor else {}),
+        **({"turn_time": TIME.write(level.turn_seconds)} if level.turn_seconds else {}),
         "collectives": {kind: _write_link(link) for kind, link in level.collectives.items()},
     }
