@@ -67,19 +67,19 @@ class Limit:
         estimate: how large it is.
         limit: how large it may be.
         unit: of both.
-        is_last: whether the median may not exceed it at all, as it has its tolerance in it.
+        is_strict: whether the median may not exceed it at all, as it has its tolerance in it.
     """
 
     what: str
     estimate: Estimate
     limit: float
     unit: str = "x"
-    is_last: bool = False
+    is_strict: bool = False
 
     @property
     def is_met(self) -> bool:
         within = self.estimate.median <= self.limit
-        return within if self.is_last else self.estimate.meets(self.limit)
+        return within if self.is_strict else self.estimate.meets(self.limit)
 
     def __str__(self) -> str:
         verdict = "met" if self.is_met else "NOT MET"

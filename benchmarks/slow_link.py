@@ -74,7 +74,7 @@ def limits(times: Times, rate: str | None, beside: float = 1.0) -> list[Limit]:
         best = min(own, key=lambda name: median(times[name]))
         to_best = ratio(times, OURS, best)
         found.append(
-            Limit(f"{OURS} to the best of its own, {best}", to_best, OF_BEST, is_last=True)
+            Limit(f"{OURS} to the best of its own, {best}", to_best, OF_BEST, is_strict=True)
         )
     if rate is not None and set(APART) <= times.keys():
         shown = measure_shown(times, beside)

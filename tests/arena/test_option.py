@@ -188,6 +188,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "memory_planning='greedy' does not go with jit=True; PyTorch's compiler lays out memory by "
         "itself; leave one of them out",
     ),
+    "regions": (
+        lambda: ml.compile(mlp(), ml.TorchBackend(jit="auto"), memory_planning="greedy"),
+        "memory_planning='greedy' does not go with jit='auto'; PyTorch's compiler lays out memory",
+    ),
     "torch in lockstep": (
         lambda: ml.compile(mlp(), ml.TorchBackend(executor="lockstep"), memory_planning="greedy"),
         "memory_planning='greedy' does not go with executor='lockstep'",

@@ -54,6 +54,11 @@ REFUSED = {
         {"gradient_as_bucket_view": False, "jit": True},
         r"gradient_as_bucket_view=False does not go with jit=True; .* no buckets of its own",
     ),
+    "a number": ({"jit": 1}, r"jit=1 is neither True, False nor 'auto'"),
+    "regions in lockstep": (
+        {"jit": "auto", "executor": "lockstep"},
+        r"jit='auto' does not go with executor='lockstep', which runs ops one by one",
+    ),
     "graphs of regions": (
         {"cuda_graphs": True, "jit": "auto"},
         r"jit='auto' does not go with cuda_graphs=True; a graph has no more than its launches",

@@ -38,8 +38,8 @@ class TorchOptions:
             where the hardware can; as PyTorch is set if left out.
         memory_format: `channels_last` (or `channel_last`) lays the images of convolutions out with
             their channels last, as fast convolutions want them; shapes stay what they are. `auto`
-            does so inside of programs, on a CPU and without `jit`: what they return lies in order,
-            but for what an update makes, or what takes the place of a donated array.
+            does so inside of programs, on a CPU and without `jit=True`: what they return lies in
+            order, but for what an update makes, or what takes the place of a donated array.
         gradient_as_bucket_view: whether gradients stay where their all_reduce left them, in one
             buffer; otherwise each gets memory of its own.
         find_unused_parameters: only False: a plan knows which parameters are used.
@@ -74,7 +74,7 @@ class TorchOptions:
         check_choice("executor", self.executor, EXECUTORS)
         for name in FLAGS:
             check_flag(name, getattr(self, name))
-        if self.jit not in (True, False, AUTO):
+        if not (isinstance(self.jit, bool) or self.jit == AUTO):
             raise OptionError(
                 f"jit={self.jit!r} is neither True, False nor '{AUTO}'; give one of them"
             )

@@ -172,7 +172,8 @@ class Hardware:
         """Return the profile of one device while several are at work on the same processor.
 
         It computes as was measured then; where nothing was, devices share the processor evenly.
-        Links stay as they are, but for messages that wait for a turn on a core.
+        Links stay as they are, but for messages: these wait for a turn on a core where `execution`
+        says that devices outnumber the cores, however many of them are at work.
 
         Args:
             devices: how many there are.

@@ -32,7 +32,7 @@ from mithril_torch.program.codegen_options import in_range
 from mithril_torch.program.image_layout import ToChannelsLast, ToContiguous
 from mithril_torch.program.module_scope import Line, ModuleScope
 from mithril_torch.program.names import Names, cause_comment, comment, describe_node, layer_of
-from mithril_torch.program.region_text import identify, write_region
+from mithril_torch.program.region_text import write_region
 from mithril_torch.program.regions import Region
 
 _MAY_RETURN_OPERAND = (KeepFirst, ToChannelsLast, ToContiguous, UserOp)
@@ -201,7 +201,9 @@ class FunctionEmitter:
 
     def _format_region(self, node: Node, region: Region) -> str:
         """Return the call of a region, whose function those that compute alike share."""
-        function = self._module.share(identify(region), partial(write_region, region=region))
+        types = tuple(value.type for value in node.inputs)
+        key = types, tuple(write_region("region", region))
+        function = self._module.share("region_", key, partial(write_region, region=region))
         call = f"{function}({', '.join(self._operand_names(node))})"
         return f"{''.join(f'{self._name_output(value)}, ' for value in node.outputs)}= {call}"
 

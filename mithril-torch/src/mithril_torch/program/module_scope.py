@@ -87,16 +87,17 @@ class ModuleScope:
         """Add a function that others here call."""
         self._functions.append(lines)
 
-    def share(self, key: Hashable, write: Callable[[str], list[str]]) -> str:
+    def share(self, kind: str, key: Hashable, write: Callable[[str], list[str]]) -> str:
         """Return the name of a function that is written once for all that compute alike.
 
         Args:
+            kind: what its name begins with.
             key: what these have in common.
             write: returns its lines, given its name.
         """
         here = self._place, key
         if here not in self._shared:
-            self._shared[here] = name = f"region_{len(self._shared)}"
+            self._shared[here] = name = f"{kind}{len(self._shared)}"
             self.add_function([*map(Line, write(name))])
         return self._shared[here]
 

@@ -20,12 +20,12 @@ def recompute_elementwise(graph: Graph) -> Graph:
     Args:
         graph: a local one; the bodies of its loops, which belong to one phase, stay as they are.
     """
-    again = _Again(graph)
-    nodes = [made for node in graph.nodes for made in again.list_nodes(node)]
+    recomputing = _Recomputing(graph)
+    nodes = [made for node in graph.nodes for made in recomputing.list_nodes(node)]
     return Graph(graph.inputs, tuple(nodes), graph.outputs)
 
 
-class _Again:
+class _Recomputing:
     """Which nodes are computed again.
 
     Args:

@@ -42,13 +42,4 @@ def write_region(name: str, region: Region) -> list[str]:
     return [*lines, f"{name} = compile_region({name}{over})"]
 
 
-def identify(region: Region) -> tuple[object, ...]:
-    """Return what regions have in common that compute alike."""
-    body = region.body
-    numbers = {value: i for i, value in enumerate(body.values())}
-    nodes = tuple((node.op, *(numbers[value] for value in node.inputs)) for node in body.nodes)
-    made = tuple(numbers[value] for value in body.outputs.values())
-    return tuple(value.type for value in body.inputs), nodes, made, region.over
-
-
-__all__ = ["identify", "write_region"]
+__all__ = ["write_region"]

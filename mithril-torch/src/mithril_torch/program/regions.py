@@ -107,7 +107,7 @@ def form_regions(graph: Graph) -> Graph:
 
 
 @dataclass
-class _Open:
+class _OpenRegion:
     """A region that may still take in nodes.
 
     Args:
@@ -135,7 +135,7 @@ class _Forming:
         self._places = {node: place for place, node in enumerate(graph.nodes)}
         constants = (node for node in graph.nodes if isinstance(node.op, Constant))
         self._constants = {node.outputs[0]: node for node in constants}
-        self._open: list[_Open] = []
+        self._open: list[_OpenRegion] = []
 
     def list_nodes(self) -> list[Node]:
         """Return the nodes of the graph, those of a region as one."""
@@ -169,19 +169,19 @@ class _Forming:
         nodes = [node, *(other for region in joined for other in region.nodes)]
         self._open = [region for region in self._open if region not in joined]
         self._open.append(
-            _Open(
+            _OpenRegion(
                 sorted(nodes, key=self._places.__getitem__),
                 set(node.outputs).union(*(region.made for region in joined)),
                 reads.union(*(region.read for region in joined)),
             )
         )
 
-    def _find_due(self, node: Node) -> list[_Open]:
+    def _find_due(self, node: Node) -> list[_OpenRegion]:
         """Return the regions that have to run before a node, which reads or writes over values."""
         reads, written = set(node.inputs), find_written(node)
         return [r for r in self._open if r.made & reads or r.read & written]
 
-    def _close(self, region: _Open) -> Iterator[Node]:
+    def _close(self, region: _OpenRegion) -> Iterator[Node]:
         """Yield a region as one node, and the views that others see of its results."""
         self._open.remove(region)
         before, inside = self._split_views_of_operands(region.nodes)
@@ -253,7 +253,11 @@ class _Forming:
 
 
 def find_written(node: Node) -> set[Value]:
-    """Return the operands of a node that it may write over."""
+    """Return the operands of a node that it may write over.
+
+    Who reads a view of one is not found. Engines see to that where operands are given up: what is
+    shared is copied before it is written over.
+    """
     return set(node.inputs) if getattr(node.op, "in_place", False) else set()
 
 

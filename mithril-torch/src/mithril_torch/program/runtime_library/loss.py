@@ -58,9 +58,9 @@ def cross_entropy_gradient(
     rows, known, is_known = _read_rows(logits, targets)
     if is_traced():  # a compiler makes no kernel of a write to places that are computed
         is_target = torch.arange(rows.shape[-1], device=rows.device) == known
-        likely = torch.exp(rows - total.reshape(-1, 1)) - is_target.to(total.dtype)
-        slope = torch.where(is_known, g.to(total.dtype).reshape(-1, 1), math.nan)
-        return (likely * slope).to(logits.dtype).view(logits.shape)
+        less = torch.where(is_target, torch.where(is_known, 1.0, math.nan), 0.0)
+        likely = torch.exp(rows - total.reshape(-1, 1)) - less.to(total.dtype)
+        return (likely * g.to(total.dtype).reshape(-1, 1)).to(logits.dtype).view(logits.shape)
     count = _count_rows(rows)
     given = torch.full_like(is_known, -1, dtype=total.dtype).masked_fill_(~is_known, math.nan)
     columns = (known, given, total.reshape(-1, 1), g.to(total.dtype).reshape(-1, 1))

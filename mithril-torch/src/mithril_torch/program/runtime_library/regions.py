@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,18 +26,29 @@ def compile_region(function: Region, over: int | None = None) -> Region:
     made: dict[Any, Region] = {}
 
     def run(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
-        lies = tuple([x.stride() for x in operands])
-        kernels = made.get(lies)
+        strides = tuple([x.stride() for x in operands])
+        kernels = made.get(strides)
         if kernels is None:
-            kernels = made[lies] = make_kernels(function, operands, over)
+            with Compiler.lock:
+                kernels = made.get(strides) or make_kernels(function, operands, over)
+            made[strides] = kernels
         results = kernels(*operands)
         return results if over is None else (operands[over], *results)
 
     return run
 
 
+class Compiler:
+    """PyTorch's, which takes one thread at a time."""
+
+    lock = threading.Lock()
+
+
 def make_kernels(function: Region, operands: Sequence[torch.Tensor], over: int | None) -> Region:
-    """Return what PyTorch's compiler makes of a function for operands like these."""
+    """Return what PyTorch's compiler makes of a function for operands like these.
+
+    16-bit floats are rounded where the function rounds them.
+    """
     from torch._inductor import standalone_compile  # takes seconds
 
     # Calls that read the function, and that try what is made of it, shall not count.
@@ -46,19 +58,21 @@ def make_kernels(function: Region, operands: Sequence[torch.Tensor], over: int |
     was, log.disabled = log.disabled, True  # it warns of what cannot be saved, and nobody saves it
     try:
         kernels: Region = standalone_compile(
-            graph, [*operands], dynamic_shapes="from_example_inputs"
-        )
+            graph, [*operands], dynamic_shapes="from_example_inputs",
+            options={"config_patches": {"emulate_precision_casts": True}},
+        )  # fmt: skip
     finally:
         log.disabled = was
-    if is_apart(operands, kernels(*tried)):
+    if is_apart(tried, kernels(*tried)):
         return kernels
     return lambda *given: [y.clone() for y in kernels(*given)]
 
 
 def is_apart(operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> bool:
-    """Return whether each of several results has memory that no operand and no other has."""
+    """Return whether results have memory of their own, with a place for each element."""
     read, made = ([x.untyped_storage().data_ptr() for x in xs] for xs in (operands, results))
-    return len({*read, *made}) == len({*read}) + len(made)
+    steps = (step for y in results for n, step in zip(y.shape, y.stride(), strict=True) if n > 1)
+    return len({*read, *made}) == len({*read}) + len(made) and all(steps)
 
 
 __all__ = ["compile_region"]
