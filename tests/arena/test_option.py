@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "memory_planning='greedy' does not go with jit=True; PyTorch's compiler lays out memory by "
         "itself; leave one of them out",
     ),
-    "regions": (
+    "fusions": (
         lambda: ml.compile(mlp(), ml.TorchBackend(jit="auto"), memory_planning="greedy"),
         "memory_planning='greedy' does not go with jit='auto'; PyTorch's compiler lays out memory",
     ),

@@ -55,11 +55,11 @@ REFUSED = {
         r"gradient_as_bucket_view=False does not go with jit=True; .* no buckets of its own",
     ),
     "a number": ({"jit": 1}, r"jit=1 is neither True, False nor 'auto'"),
-    "regions in lockstep": (
+    "fusions in lockstep": (
         {"jit": "auto", "executor": "lockstep"},
         r"jit='auto' does not go with executor='lockstep', which runs ops one by one",
     ),
-    "graphs of regions": (
+    "graphs of fusions": (
         {"cuda_graphs": True, "jit": "auto"},
         r"jit='auto' does not go with cuda_graphs=True; a graph has no more than its launches",
     ),
@@ -77,6 +77,19 @@ def test_what_has_no_effect_is_refused(mistake: str) -> None:
     options, text = REFUSED[mistake]
     with pytest.raises(ml.OptionError, match=text):
         ml.TorchBackend(**{"device": "cpu", **options})
+
+
+@pytest.mark.parametrize("jit", [True, "auto"])
+def test_a_compiler_that_is_missing_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, jit: bool | str
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(
+        ml.BackendError,
+        match=r"needs a C\+\+ compiler, and 'no-such-compiler' is not on this machine; install it",
+    ):
+        ml.TorchBackend(device="cpu", jit=jit)
+    ml.TorchBackend(device="cpu")
 
 
 @pytest.mark.parametrize("seconds", [np.int64(7), np.float32(7), 7])

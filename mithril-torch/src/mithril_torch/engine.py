@@ -7,6 +7,8 @@ processes; or all devices in lockstep in this process.
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -68,7 +70,8 @@ def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
     """Open the devices of a mesh.
 
     Raises:
-        BackendError: there are too few, or none of the kind.
+        BackendError: there are too few, or none of the kind; or programs shall be compiled, and
+            there is nothing to compile them with.
         OptionError: an option does not fit the devices.
     """
     job = job_of(os.environ)
@@ -76,6 +79,8 @@ def open_engine(mesh: Mesh, options: TorchOptions) -> TorchEngine:
     device = _device(here, options.device)
     options.library(device)
     options.check_graphs(device, mesh.size)
+    if options.jit and device == "cpu":
+        _check_compiler(options)
     executor = _open_executor(mesh, options, device, job)
     on_cpu = device == "cpu"
     if on_cpu and not isinstance(executor, WorkersExecutor):  # each worker does so by itself
@@ -95,6 +100,18 @@ def _device(count: int, wanted: str | None) -> str:
             f'smaller mesh, or device="cpu"'
         )
     return wanted or ("cuda" if found >= count else "cpu")
+
+
+def _check_compiler(options: TorchOptions) -> None:
+    """Raise if the C++ compiler that PyTorch's own starts on a CPU is not there."""
+    # As `torch._inductor.config.cpp.cxx` has it, whose import takes seconds.
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    wanted = os.environ.get("CXX", usual)
+    if shutil.which(wanted) is None:
+        raise BackendError(
+            f"jit={options.jit!r} needs a C++ compiler, and '{wanted}' is not on this machine; "
+            f"install it, name another one in the environment variable CXX, or leave jit out"
+        )
 
 
 def _open_executor(mesh: Mesh, options: TorchOptions, device: str, job: Job | None) -> Executor:
@@ -149,7 +166,7 @@ class TorchEngine(Engine):
 
     @property
     def execution(self) -> Execution:
-        """A kernel an op, unless the program is compiled; collectives go on beside others.
+        """A kernel an op, unless the whole program is compiled; collectives go on beside others.
 
         The processes of a machine share its cores.
         """

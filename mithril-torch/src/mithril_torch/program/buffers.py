@@ -15,7 +15,7 @@ from mithril.spi import Graph, Node, Value
 from mithril.spi.ops import AllReduce, AxisIndex, Constant, Wait, collective_of
 
 from mithril_torch.kernels.expression import Direct, dtype
-from mithril_torch.program.regions import Region
+from mithril_torch.program.fusions import Fusion
 
 _HAS_OUT_ARGUMENT = frozenset(f"torch.{name}" for name in (
     "abs", "add", "amax", "amin", "atan", "bitwise_and", "bitwise_left_shift", "bitwise_not",
@@ -87,7 +87,7 @@ def plan_buffers(graph: Graph, prefix: str) -> dict[Node, Buffer]:
 
 
 def _can_write_into(node: Node) -> bool:
-    is_special = node.op.is_collective or isinstance(node.op, Constant | AxisIndex | Wait | Region)
+    is_special = node.op.is_collective or isinstance(node.op, Constant | AxisIndex | Wait | Fusion)
     return len(node.outputs) == 1 and not is_special and not node.op.bodies
 
 

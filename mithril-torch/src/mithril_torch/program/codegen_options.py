@@ -17,7 +17,7 @@ class CodegenOptions:
     Args:
         compiled: have `torch.compile` compile it: collectives are functions that it can trace,
             nothing is done in place, and no steps are noted.
-        regions: have PyTorch's compiler make kernels of elementwise ops and reductions that read
+        fusions: have PyTorch's compiler make kernels of elementwise ops and reductions that read
             each other.
         tracks_steps: note the steps in `step`.
         bucket_views: results stay in the buffers of their collectives; otherwise each gets memory
@@ -37,7 +37,7 @@ class CodegenOptions:
     """
 
     compiled: bool = False
-    regions: bool = False
+    fusions: bool = False
     tracks_steps: bool = True
     bucket_views: bool = True
     ranges: bool = False
@@ -94,7 +94,7 @@ def codegen_options_of(options: TorchOptions, device: str) -> CodegenOptions:
         precision = "tf32" if options.allow_tf32 else "ieee"
     return CodegenOptions(
         compiled=options.jit is True,
-        regions=options.jit == AUTO,
+        fusions=options.jit == AUTO,
         bucket_views=options.gradient_as_bucket_view,
         ranges=options.use_module_hooks,
         channels_last=options.lays_out_images(device),

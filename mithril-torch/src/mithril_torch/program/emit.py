@@ -29,11 +29,11 @@ from mithril_torch.kernels import EXPRESSIONS
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.program.buffers import Buffer, plan_buffers, write_into
 from mithril_torch.program.codegen_options import in_range
+from mithril_torch.program.fusion_text import write_fusion
+from mithril_torch.program.fusions import Fusion
 from mithril_torch.program.image_layout import ToChannelsLast, ToContiguous
 from mithril_torch.program.module_scope import Line, ModuleScope
 from mithril_torch.program.names import Names, cause_comment, comment, describe_node, layer_of
-from mithril_torch.program.region_text import write_region
-from mithril_torch.program.regions import Region
 
 _MAY_RETURN_OPERAND = (KeepFirst, ToChannelsLast, ToContiguous, UserOp)
 """Ops whose result may turn out to be the very tensor of an operand."""
@@ -171,8 +171,8 @@ class FunctionEmitter:
             yield from self._emit_all_reduce(node, op, number)
         elif isinstance(op, ops.Collective):
             yield from self._emit_collective(node, op, number)
-        elif isinstance(node.op, Region):
-            yield self._format_region(node, node.op)
+        elif isinstance(node.op, Fusion):
+            yield self._format_fusion(node, node.op)
         elif isinstance(node.op, FromHost):
             yield from self._emit_fetch(node, number)
         elif isinstance(node.op, ToChannelsLast) and self._may_rename(node):
@@ -199,11 +199,11 @@ class FunctionEmitter:
             yield from self._emit_buffer(buffer)
             yield write_into(self._names[node.outputs[0]], expression)
 
-    def _format_region(self, node: Node, region: Region) -> str:
-        """Return the call of a region, whose function those that compute alike share."""
+    def _format_fusion(self, node: Node, fusion: Fusion) -> str:
+        """Return the call of a fusion, whose function those that compute alike share."""
         types = tuple(value.type for value in node.inputs)
-        key = types, tuple(write_region("region", region))
-        function = self._module.share("region_", key, partial(write_region, region=region))
+        key = types, tuple(write_fusion("fusion", fusion))
+        function = self._module.share("fusion_", key, partial(write_fusion, fusion=fusion))
         call = f"{function}({', '.join(self._operand_names(node))})"
         return f"{''.join(f'{self._name_output(value)}, ' for value in node.outputs)}= {call}"
 

@@ -39,7 +39,7 @@ from mithril.spi.ops import (
 )
 
 from mithril_torch.program.fusing import EinsumAdd, EinsumInto
-from mithril_torch.program.regions import Region
+from mithril_torch.program.fusions import Fusion
 from mithril_torch.program.written_op import WrittenOp
 
 
@@ -70,7 +70,7 @@ class InPlace(WrittenOp):
 _ANEW = (
     AvgPool, AvgPoolGradient, BatchNorm, BatchNormGradient, ChannelGradient, ChannelMoments,
     ChannelSums, Convolving, EinsumAdd, EinsumInto, GroupNorm, GroupNormGradient, MaxPool,
-    MaxPoolGradient, NormalizeChannels, Region, Relu, ReluGradient,
+    MaxPoolGradient, NormalizeChannels, Fusion, Relu, ReluGradient,
 )  # fmt: skip
 """Ops that on PyTorch return neither an operand nor a view of one, beside those of every engine."""
 
@@ -128,7 +128,7 @@ def write_in_place(graph: Graph) -> Graph:
 
     def list_writable(node: Node) -> tuple[int, ...]:
         op = node.op
-        return op.writable if isinstance(op, Region) else writable.get(type(op), ())
+        return op.writable if isinstance(op, Fusion) else writable.get(type(op), ())
 
     found = find_reused_operands(graph, list_writable, _is_anew)
     nodes = (
@@ -141,7 +141,7 @@ def write_in_place(graph: Graph) -> Graph:
 
 def _write_over(op: Op, operand: int) -> Op:
     """Return what makes the result of an op in the memory of an operand."""
-    if isinstance(op, Region):
+    if isinstance(op, Fusion):
         return replace(op, over=operand)
     return EinsumInto(op.equation) if isinstance(op, EinsumAdd) else InPlace(op, operand)
 

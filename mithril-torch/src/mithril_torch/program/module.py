@@ -18,6 +18,7 @@ from mithril_torch.program.codegen_options import DEFAULT_CODEGEN, CodegenOption
 from mithril_torch.program.emit import FunctionEmitter, indent
 from mithril_torch.program.flatten_batch_dims import flatten_batch_dims
 from mithril_torch.program.fusing import accumulate_in_place, find_aliases, fuse, join_sums
+from mithril_torch.program.fusions import form_fusions
 from mithril_torch.program.gather_updates import gather_updates
 from mithril_torch.program.image_layout import lay_out_images
 from mithril_torch.program.in_place import join_relu_gradients, write_in_place
@@ -26,7 +27,6 @@ from mithril_torch.program.module_scope import Line, ModuleScope, TextSegment
 from mithril_torch.program.names import comment, one_a_line, port_comment
 from mithril_torch.program.onednn import use_onednn
 from mithril_torch.program.recompute import recompute_elementwise
-from mithril_torch.program.regions import form_regions
 
 Aliases = Mapping[int, int]
 
@@ -193,8 +193,8 @@ def _prepare(
         graph = lay_out_images(
             graph, contiguous_results=codegen.contiguous_results, donated=donated
         )
-    if codegen.regions:
-        graph = form_regions(recompute_elementwise(graph))
+    if codegen.fusions:
+        graph = form_fusions(recompute_elementwise(graph))
     found = gather_updates(flatten_batch_dims(fuse(graph)))
     if codegen.compiled:
         return found

@@ -1,7 +1,7 @@
 """Computes elementwise ops of the forward again where the backward reads them.
 
-What they read is there anyway, as the backward reads that, too, and kernels of regions read it just
-once (`program.regions`): so nothing is kept for the backward that costs nothing to make again.
+What they read is there anyway, as the backward reads that, too, and kernels of fusions read it just
+once (`program.fusions`): so nothing is kept for the backward that costs nothing to make again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from mithril.spi import Graph, Node, Phase, Value
 from mithril.spi.ops import Constant, Elementwise
 
-from mithril_torch.program.regions import find_written
+from mithril_torch.program.fusions import find_written
 
 
 def recompute_elementwise(graph: Graph) -> Graph:

@@ -22,6 +22,7 @@ from mithril_torch.program.runtime_library.channels import *
 from mithril_torch.program.runtime_library.collectives import *
 from mithril_torch.program.runtime_library.convolution import *
 from mithril_torch.program.runtime_library.dynamic_slicing import *
+from mithril_torch.program.runtime_library.fusions import *
 from mithril_torch.program.runtime_library.gathers import *
 from mithril_torch.program.runtime_library.grouped import *
 from mithril_torch.program.runtime_library.groups import *
@@ -41,7 +42,6 @@ from mithril_torch.program.runtime_library.precision import *
 from mithril_torch.program.runtime_library.product import *
 from mithril_torch.program.runtime_library.random import *
 from mithril_torch.program.runtime_library.recurrent import *
-from mithril_torch.program.runtime_library.regions import *
 from mithril_torch.program.runtime_library.tracing import *
 from mithril_torch.program.runtime_library.windows import *
 

@@ -11,6 +11,8 @@ from functools import cache
 
 import torch
 
+from mithril_torch.program.runtime_library.tracing import is_traced
+
 
 def slice_at(
     x: torch.Tensor, starts: tuple[torch.Tensor, ...], axes: tuple[int, ...], sizes: tuple[int, ...]
@@ -38,7 +40,7 @@ def update_slice_in_place(
     Views and other handles count as owners. Memory that NumPy or another library has, or was shown,
     cannot be resized.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         return update_slice(x, update, starts, axes)
     if sys.getrefcount(x) > count_holders() or find_shared([x])[0]:
         return update_slice(x, update, starts, axes)
@@ -93,7 +95,7 @@ def write_slice(
 
 def is_on_host(x: torch.Tensor) -> bool:
     """Whether a position can be looked at without waiting for a device."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return x.device.type == "cpu" and not is_traced()
 
 
 def narrow_to(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import torch
 
+from mithril_torch.program.runtime_library.tracing import is_traced
+
 
 def is_eager(x: torch.Tensor) -> bool:
     """Whether the program may look at ids while it runs."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return x.device.type == "cpu" and not is_traced()
 
 
 def grouped_matmul(x: torch.Tensor, ids: torch.Tensor, stack: torch.Tensor) -> torch.Tensor:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import torch
 
 from mithril_torch.program.runtime_library.numbers import all_bits, as_bits
+from mithril_torch.program.runtime_library.tracing import is_traced
 
 
 def all_within(ids: torch.Tensor, count: int) -> bool:
     """Whether all ids are known to lie in 0…count-1, which is found out where it costs nothing."""
-    if ids.device.type != "cpu" or torch.compiler.is_compiling():
+    if ids.device.type != "cpu" or is_traced():
         return False
     if not ids.numel():
         return True
@@ -37,7 +38,7 @@ def fill_rows(rows: torch.Tensor, chosen: torch.Tensor, value: float) -> torch.T
 
 def keep_rows(rows: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """Write zeros into the rows that are not chosen."""
-    if rows.device.type != "cpu" or torch.compiler.is_compiling():
+    if rows.device.type != "cpu" or is_traced():
         return fill_rows(rows, chosen.logical_not(), 0)
     bits = as_bits(rows)
     mask = all_bits(chosen, bits.dtype)

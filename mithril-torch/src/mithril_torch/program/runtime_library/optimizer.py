@@ -10,6 +10,7 @@ from itertools import chain
 import torch
 
 from mithril_torch.program.runtime_library.dynamic_slicing import find_shared
+from mithril_torch.program.runtime_library.tracing import is_traced
 
 Tensors = list[torch.Tensor]
 is_contiguous = torch.Tensor.is_contiguous
@@ -33,7 +34,7 @@ def adamw_steps(
     They are made in the memory of the old ones where a program owns that: `own` says of which of
     the three lists it may, and who holds a tensor is seen here.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         return adamw_steps_by_formula(
             parameters, gradients, firsts, seconds, rate, count, b1, b2, eps, weight_decay
         )

@@ -10,6 +10,8 @@ import math
 
 import torch
 
+from mithril_torch.program.runtime_library.tracing import is_traced
+
 PARITY = 0x1BD11BDA
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 BLOCK = 65536  # words worked on at a time: they stay in a processor's cache
@@ -26,7 +28,7 @@ def random_bits(
     """Return the high `width` of the 32 random bits of each element, by its index in the whole."""
     index = global_index(shape, whole, offsets, seed.device)
     bits = torch.empty(index.shape, dtype=torch.int32, device=seed.device)
-    apart = seed.device.type == "cpu" and not torch.compiler.is_compiling()
+    apart = seed.device.type == "cpu" and not is_traced()
     step = BLOCK if apart else max(1, len(index))
     rotations = as_operands([32 - by for by in ROTATIONS] + [(1 << by) - 1 for by in ROTATIONS])
     keys = key_words(seed.view(torch.int32), salt)
@@ -39,7 +41,7 @@ def random_bits(
 
 def as_operands(numbers: list[int]) -> list[torch.Tensor | int]:
     """Return words as scalars on the CPU, with which a call takes half as long as with numbers."""
-    if torch.compiler.is_compiling():
+    if is_traced():
         return [*numbers]
     return [*torch.tensor(numbers, dtype=torch.int32, device="cpu").unbind()]
 

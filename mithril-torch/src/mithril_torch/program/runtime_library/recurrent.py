@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from mithril_torch.program.runtime_library.tracing import is_traced
+
 aten = torch.ops.aten
 
 LSTM_MODE = 2
@@ -132,7 +134,7 @@ def _run_onednn(reverse: bool, operands: LstmTensors, *, is_training: bool) -> L
 
 
 def _takes_onednn(x: torch.Tensor, hidden: torch.Tensor) -> bool:
-    if torch.compiler.is_compiling():  # which looks into what it compiles, and not into oneDNN's
+    if is_traced():  # which looks into what it compiles, and not into oneDNN's
         return False
     is_float = x.device.type == "cpu" and x.dtype is torch.float32
     return is_float and bool(x.numel() and hidden.numel()) and torch.backends.mkldnn.is_available()

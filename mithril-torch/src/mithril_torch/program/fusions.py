@@ -1,8 +1,8 @@
 """Gathers elementwise ops and reductions that read each other, before a program is emitted.
 
-These are regions. PyTorch's compiler makes a few kernels of each, which keep in registers and
+These are fusions. PyTorch's compiler makes a few kernels of each, which keep in registers and
 caches what PyTorch's own kernels write to memory and read again. Products, convolutions, attention
-and collectives stay calls of a library, outside. A region runs where the first of its results is
+and collectives stay calls of a library, outside. A fusion runs where the first of its results is
 read; until then it takes in what reads it, and what reads the same as it does.
 """
 
@@ -43,7 +43,7 @@ from mithril.spi.ops import (
 from mithril_torch.program.written_op import WrittenOp
 
 LEAST_BYTES = 1 << 15
-"""A region that writes and reads so many bytes less is worth its compilation: where it saves fewer,
+"""A fusion that writes and reads so many bytes less is worth its compilation: where it saves fewer,
 its call takes as long as those of the kernels that it takes the place of."""
 KERNEL_BYTES = 1 << 14
 """What is read and written while a kernel is called."""
@@ -62,7 +62,7 @@ _DTYPES = frozenset({
 
 
 @dataclass(frozen=True)
-class Region(WrittenOp):
+class Fusion(WrittenOp):
     """Ops that become a few kernels.
 
     Args:
@@ -70,7 +70,7 @@ class Region(WrittenOp):
         over: the operand in whose memory the first result is made; None for memory of its own.
     """
 
-    name: ClassVar[str] = "region"
+    name: ClassVar[str] = "fusion"
     body: Graph
     over: int | None = None
 
@@ -83,7 +83,7 @@ class Region(WrittenOp):
         """Operands in whose memory the first result can be made.
 
         Any, where all is elementwise; logits, whose gradient is made. PyTorch's compiler stops at
-        some regions with other reductions that write over what they read. What is made of the
+        some fusions with other reductions that write over what they read. What is made of the
         result may not read the operand as it was.
         """
         nodes, inputs = self.body.nodes, self.body.inputs
@@ -95,20 +95,20 @@ class Region(WrittenOp):
         return tuple(i for i, x in enumerate(inputs) if x in slopes and x not in read)
 
 
-def form_regions(graph: Graph) -> Graph:
-    """Return a graph that computes the same, in which regions are one node each; in loops too.
+def form_fusions(graph: Graph) -> Graph:
+    """Return a graph that computes the same, in which fusions are one node each; in loops too.
 
     Args:
         graph: a local one.
     """
     nodes = _Forming(graph).list_nodes()
-    inside = tuple(map_bodies(node, form_regions) for node in nodes)
+    inside = tuple(map_bodies(node, form_fusions) for node in nodes)
     return Graph(graph.inputs, inside, graph.outputs)
 
 
 @dataclass
-class _OpenRegion:
-    """A region that may still take in nodes.
+class _OpenFusion:
+    """A fusion that may still take in nodes.
 
     Args:
         nodes: in the order of the graph.
@@ -122,7 +122,7 @@ class _OpenRegion:
 
 
 class _Forming:
-    """Goes through a graph once, with the regions that are open.
+    """Goes through a graph once, with the fusions that are open.
 
     Args:
         graph: a local one.
@@ -135,17 +135,17 @@ class _Forming:
         self._places = {node: place for place, node in enumerate(graph.nodes)}
         constants = (node for node in graph.nodes if isinstance(node.op, Constant))
         self._constants = {node.outputs[0]: node for node in constants}
-        self._open: list[_OpenRegion] = []
+        self._open: list[_OpenFusion] = []
 
     def list_nodes(self) -> list[Node]:
-        """Return the nodes of the graph, those of a region as one."""
+        """Return the nodes of the graph, those of a fusion as one."""
         found: list[Node] = []
         for node in self._graph.nodes:
             if _is_inside(node) and not self._is_beside_loss(node):
                 self._take_in(node)
             else:
-                for region in self._find_due(node):
-                    found += self._close(region)
+                for fusion in self._find_due(node):
+                    found += self._close(fusion)
                 found.append(node)
         while self._open:
             found += self._close(self._open[0])
@@ -162,29 +162,29 @@ class _Forming:
         return any(isinstance(n.op, CrossEntropyGradient) for n in (*readers, *makers))
 
     def _take_in(self, node: Node) -> None:
-        """Put a node into the region that it shares values with; several such become one."""
+        """Put a node into the fusion that it shares values with; several such become one."""
         reads = set(node.inputs) - self._constants.keys()
         wide = {value for value in reads if 2 * value.type.nbytes > _size(node)}
         joined = [r for r in self._open if r.made & reads or r.read & wide]
-        nodes = [node, *(other for region in joined for other in region.nodes)]
-        self._open = [region for region in self._open if region not in joined]
+        nodes = [node, *(other for fusion in joined for other in fusion.nodes)]
+        self._open = [fusion for fusion in self._open if fusion not in joined]
         self._open.append(
-            _OpenRegion(
+            _OpenFusion(
                 sorted(nodes, key=self._places.__getitem__),
-                set(node.outputs).union(*(region.made for region in joined)),
-                reads.union(*(region.read for region in joined)),
+                set(node.outputs).union(*(fusion.made for fusion in joined)),
+                reads.union(*(fusion.read for fusion in joined)),
             )
         )
 
-    def _find_due(self, node: Node) -> list[_OpenRegion]:
-        """Return the regions that have to run before a node, which reads or writes over values."""
+    def _find_due(self, node: Node) -> list[_OpenFusion]:
+        """Return the fusions that have to run before a node, which reads or writes over values."""
         reads, written = set(node.inputs), find_written(node)
         return [r for r in self._open if r.made & reads or r.read & written]
 
-    def _close(self, region: _OpenRegion) -> Iterator[Node]:
-        """Yield a region as one node, and the views that others see of its results."""
-        self._open.remove(region)
-        before, inside = self._split_views_of_operands(region.nodes)
+    def _close(self, fusion: _OpenFusion) -> Iterator[Node]:
+        """Yield a fusion as one node, and the views that others see of its results."""
+        self._open.remove(fusion)
+        before, inside = self._split_views_of_operands(fusion.nodes)
         inside, views = _split_views(inside)
         results = self._find_results(inside)
         if self._is_worth(inside, results):
@@ -192,7 +192,7 @@ class _Forming:
             yield self._join(inside, results)
             yield from views
         else:
-            yield from region.nodes
+            yield from fusion.nodes
 
     def _split_views_of_operands(self, nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
         """Return the views of operands that others read, too, and apart from them the others."""
@@ -211,11 +211,11 @@ class _Forming:
     def _find_results(
         self, nodes: Sequence[Node], inside: Sequence[Node] | None = None
     ) -> list[Value]:
-        """Return what others than those of a region read of what nodes of it make, largest first.
+        """Return what others than those of a fusion read of what nodes of it make, largest first.
 
         Args:
             nodes: whose results.
-            inside: the nodes of the region, if these are not all.
+            inside: the nodes of the fusion, if these are not all.
         """
         own = set(nodes if inside is None else inside)
         found = [
@@ -227,7 +227,7 @@ class _Forming:
         return sorted(found, key=lambda value: -value.type.nbytes)
 
     def _is_worth(self, inside: Sequence[Node], results: Collection[Value]) -> bool:
-        """Return whether kernels of a region write and read enough less than those of its ops."""
+        """Return whether kernels of a fusion write and read enough less than those of its ops."""
         made = {value for node in inside for value in node.outputs}
         reads = Counter(value for node in inside for value in set(node.inputs))
         saved = sum(value.type.nbytes for value in made.difference(results))
@@ -248,17 +248,17 @@ class _Forming:
         read = dict.fromkeys(v for node in inside for v in node.inputs if v not in made)
         operands = tuple(value for value in read if value not in self._constants)
         constants = [self._constants[value] for value in read if value in self._constants]
-        region = Region(_copy([*constants, *inside], operands, results))
-        return replace(inside[-1], op=region, inputs=operands, outputs=tuple(results))
+        fusion = Fusion(_copy([*constants, *inside], operands, results))
+        return replace(inside[-1], op=fusion, inputs=operands, outputs=tuple(results))
 
 
 def find_written(node: Node) -> set[Value]:
-    """Return the operands of a node that it may write over.
+    """Return the operands that a node writes over if they are given up.
 
     Who reads a view of one is not found. Engines see to that where operands are given up: what is
     shared is copied before it is written over.
     """
-    return set(node.inputs) if getattr(node.op, "in_place", False) else set()
+    return {node.inputs[operand] for operand, _ in node.op.overwrites}
 
 
 def find_dependents(graph: Graph, value: Value) -> set[Node]:
@@ -286,7 +286,7 @@ def _split_views(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
 
 
 def _copy(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> Graph:
-    """Return nodes as a graph of values without names, which regions that compute alike share."""
+    """Return nodes as a graph of values without names, which fusions that compute alike share."""
     copies: dict[Value, Value] = {}
 
     def copy(values: Sequence[Value]) -> tuple[Value, ...]:
@@ -308,4 +308,4 @@ def _size(node: Node) -> int:
     return max(value.type.nbytes for value in (*node.inputs, *node.outputs))
 
 
-__all__ = ["LEAST_BYTES", "Region", "find_dependents", "find_written", "form_regions"]
+__all__ = ["LEAST_BYTES", "Fusion", "find_dependents", "find_written", "form_fusions"]

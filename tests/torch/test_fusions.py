@@ -1,4 +1,4 @@
-"""Regions of elementwise ops and reductions: what is in one, and that its kernels compute the same."""
+"""Fusions of elementwise ops and reductions: what is in one, and that its kernels compute the same."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mithril.ir.graph import Phase
 from mithril.ir.operand import apply
 from mithril.ops.optimizer import AdamWStep
 from mithril.types import DType, TensorType
-from mithril_torch.program import regions
+from mithril_torch.program import fusions
 from mithril_torch.program.codegen_options import CodegenOptions
+from mithril_torch.program.fusion_text import write_fusion
+from mithril_torch.program.fusions import Fusion, form_fusions
 from mithril_torch.program.module import write
 from mithril_torch.program.recompute import recompute_elementwise
-from mithril_torch.program.region_text import write_region
-from mithril_torch.program.regions import Region, form_regions
-from mithril_torch.program.runtime_library import regions as running
+from mithril_torch.program.runtime_library import fusions as running
 from mithril_torch.program.runtime_library.loss import cross_entropy_gradient
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -47,8 +47,8 @@ def rows(seed: int = 0, shape: tuple[int, ...] = SHAPE) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
-def regions_of(graph: Graph) -> list[Region]:
-    return [node.op for node in graph.nodes if isinstance(node.op, Region)]
+def fusions_of(graph: Graph) -> list[Fusion]:
+    return [node.op for node in graph.nodes if isinstance(node.op, Fusion)]
 
 
 def agree(function: Any, backend: ml.Backend, *arrays: np.ndarray) -> None:
@@ -71,7 +71,7 @@ def agree(function: Any, backend: ml.Backend, *arrays: np.ndarray) -> None:
         np.testing.assert_allclose(x, expected, *TOLERANCE["float32"])
 
 
-# ------------------------------------------------------------------ what is in a region
+# ------------------------------------------------------------------ what is in a fusion
 
 
 def build(function: Any, *shapes: tuple[int, ...]) -> Graph:
@@ -83,50 +83,50 @@ def build(function: Any, *shapes: tuple[int, ...]) -> Graph:
 
 def test_products_stay_outside() -> None:
     graph = build(lambda x, y: mnp.tanh(mnp.exp(x @ y) + 1.0) @ y, SHAPE, (96, 96))
-    formed = form_regions(graph)
-    (region,) = regions_of(formed)
+    formed = form_fusions(graph)
+    (fusion,) = fusions_of(formed)
     assert [node.op.name for node in formed.nodes if node.op.name != "constant"] == [
-        "einsum", "region", "einsum",
+        "einsum", "fusion", "einsum",
     ]  # fmt: skip
-    assert {node.op.name for node in region.body.nodes} == {"constant", "exp", "add", "tanh"}
+    assert {node.op.name for node in fusion.body.nodes} == {"constant", "exp", "add", "tanh"}
 
 
-def test_a_region_that_saves_little_is_none() -> None:
+def test_a_fusion_that_saves_little_is_none() -> None:
     graph = build(lambda x: mnp.tanh(mnp.exp(x)), (4, 4))
-    assert not regions_of(form_regions(graph))
+    assert not fusions_of(form_fusions(graph))
     graph = build(lambda x: mnp.sin(mnp.tanh(mnp.exp(x))), (4, 4))  # but for two calls of kernels
-    assert regions_of(form_regions(graph))
-    assert regions_of(form_regions(build(lambda x: mnp.tanh(mnp.exp(x)), SHAPE)))
+    assert fusions_of(form_fusions(graph))
+    assert fusions_of(form_fusions(build(lambda x: mnp.tanh(mnp.exp(x)), SHAPE)))
 
 
-def test_one_elementwise_op_is_no_region() -> None:
-    assert not regions_of(form_regions(build(mnp.exp, (1024, 1024))))
+def test_one_elementwise_op_is_no_fusion() -> None:
+    assert not fusions_of(form_fusions(build(mnp.exp, (1024, 1024))))
 
 
-def test_a_region_ends_before_what_reads_it() -> None:
-    """What is elementwise behind a product is another region than what is before it."""
+def test_a_fusion_ends_before_what_reads_it() -> None:
+    """What is elementwise behind a product is another fusion than what is before it."""
     graph = build(lambda x: mnp.exp(mnp.tanh(mnp.sin(mnp.exp(x)) @ x.T)), (96, 96))
-    assert len(regions_of(form_regions(graph))) == 2
+    assert len(fusions_of(form_fusions(graph))) == 2
 
 
-def test_what_reads_the_same_is_in_one_region() -> None:
+def test_what_reads_the_same_is_in_one_fusion() -> None:
     def function(x: Any) -> Any:
         first, second = mnp.exp(x), mnp.tanh(x)
         return (first @ x) @ second
 
-    (region,) = regions_of(form_regions(build(function, (96, 96))))
-    assert len(region.body.outputs) == 2
+    (fusion,) = fusions_of(form_fusions(build(function, (96, 96))))
+    assert len(fusion.body.outputs) == 2
 
 
 def test_a_view_of_a_result_is_outside() -> None:
     graph = build(lambda x: mnp.tanh(mnp.exp(x)).reshape(96, 64), SHAPE)
-    assert [node.op.name for node in form_regions(graph).nodes] == ["region", "reshape"]
+    assert [node.op.name for node in form_fusions(graph).nodes] == ["fusion", "reshape"]
 
 
 def test_dtypes_without_a_sign_are_in_none() -> None:
     builder = Builder()
     x = builder.input(TensorType((512, 512), DType.uint16), "x")
-    assert not regions_of(form_regions(builder.build({"y": (x + x) * x})))
+    assert not fusions_of(form_fusions(builder.build({"y": (x + x) * x})))
 
 
 # ------------------------------------------------------------------ programs
@@ -145,7 +145,7 @@ def step_of(backend: ml.Backend, **options: Any) -> tuple[Any, Any, dict[str, ml
 def text_of(step: Any) -> str:
     """Return the program of a step on one device of PyTorch's."""
     program = step.plan.stages[0].program
-    return write(program, codegen=CodegenOptions(regions=True)).text
+    return write(program, codegen=CodegenOptions(fusions=True)).text
 
 
 def losses(backend: ml.Backend, **options: Any) -> list[float]:
@@ -161,7 +161,7 @@ def test_a_step_of_training_computes_the_same(auto: ml.Backend) -> None:
     expected = losses(ml.NumpyBackend())
     np.testing.assert_allclose(losses(auto), expected, *TOLERANCE["float32"])
     text = text_of(step_of(auto)[0])
-    assert text.count("compile_region(") < text.count("= region_")  # layers that are alike share
+    assert text.count("compile_fusion(") < text.count("= fusion_")  # layers that are alike share
     assert "cross_entropy_gradient(" in text
     assert ", over=" in text  # the gradient of logits takes their place
 
@@ -215,12 +215,12 @@ def expressions(draw: st.DrawFn) -> Any:
 @given(function=expressions())
 def test_random_functions_agree(auto: ml.Backend, function: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(regions, "LEAST_BYTES", 0)
+        patch.setattr(fusions, "LEAST_BYTES", 0)
         agree(function, auto, rows(1, (12, 12)), rows(2, (12, 12)))
 
 
 def test_an_operand_that_lies_otherwise_gets_kernels_of_its_own() -> None:
-    run = running.compile_region(lambda x: (torch.tanh(torch.exp(x)) + 1.0,))
+    run = running.compile_fusion(lambda x: (torch.tanh(torch.exp(x)) + 1.0,))
     x, made, make = torch.tensor(rows()), [], running.make_kernels
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "make_kernels", lambda *of: made.append(of) or make(*of))
@@ -232,7 +232,7 @@ def test_an_operand_that_lies_otherwise_gets_kernels_of_its_own() -> None:
 
 def test_results_share_no_memory() -> None:
     """A compiler may give back an operand, or one result twice."""
-    run = running.compile_region(lambda x: (x + 0.0, x * 1.0))
+    run = running.compile_fusion(lambda x: (x + 0.0, x * 1.0))
     x = torch.ones(8)
     first, second = run(x)
     places = {t.untyped_storage().data_ptr() for t in (x, first, second)}
@@ -248,7 +248,7 @@ def test_an_operand_is_written_over_once() -> None:
         x.copy_(x + 1)
         return (x * 2,)
 
-    run = running.compile_region(function, over=0)
+    run = running.compile_fusion(function, over=0)
     x = torch.zeros(8)
     for times in (1, 2):
         made, doubled = run(x)
@@ -265,14 +265,14 @@ def test_a_view_of_what_is_written_over_is_no_memory_of_its_own() -> None:
         return (x.reshape(16), x.sin())
 
     x = torch.zeros(4, 4)
-    made, view, _ = running.compile_region(function, over=0)(x)
+    made, view, _ = running.compile_fusion(function, over=0)(x)
     assert view.data_ptr() != made.data_ptr() == x.data_ptr()
     assert view.tolist() == [1.0] * 16
 
 
 def test_results_are_dense() -> None:
     """What grows in the memory of a result needs a place for each element."""
-    (made,) = running.compile_region(lambda x: (x.sum(1, keepdim=True).expand(4, 4),))(
+    (made,) = running.compile_fusion(lambda x: (x.sum(1, keepdim=True).expand(4, 4),))(
         torch.ones(4, 4)
     )
     assert made.add_(made.clone()).tolist() == [[8.0] * 4] * 4
@@ -311,21 +311,21 @@ def test_casts_round(auto: ml.Backend) -> None:
 
 
 def test_threads_may_call_first_at_once() -> None:
-    run = running.compile_region(lambda x: (x.exp() + 1.0, x.sin()))
+    run = running.compile_fusion(lambda x: (x.exp() + 1.0, x.sin()))
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(run, [torch.zeros(8, n) for n in (1, 2, 3)]))
     assert [tuple(first.shape) for first, _ in found] == [(8, 1), (8, 2), (8, 3)]
     assert not logging.getLogger("torch._inductor.standalone_compile").disabled
 
 
-def test_zeros_of_two_signs_are_two_regions() -> None:
+def test_zeros_of_two_signs_are_two_fusions() -> None:
     def function(x: Any, y: Any) -> Any:
         first = mnp.exp(mnp.abs(x)) * 0.0 + mnp.abs(x)
         second = mnp.exp(mnp.abs(y)) * -0.0 + mnp.abs(y)
         return (first @ first) @ (second @ second)
 
-    found = regions_of(form_regions(build(function, (96, 96), (96, 96))))
-    assert len({"\n".join(write_region("region", region)) for region in found}) == 2
+    found = fusions_of(form_fusions(build(function, (96, 96), (96, 96))))
+    assert len({"\n".join(write_fusion("fusion", fusion)) for fusion in found}) == 2
 
 
 def test_a_target_that_is_no_class_gives_nan_where_it_does_without() -> None:
@@ -378,12 +378,12 @@ def test_nothing_is_computed_again_of_what_was_written_over() -> None:
     assert len(recompute_elementwise(graph).nodes) == len(graph.nodes)
 
 
-def test_the_file_of_a_program_has_its_regions(auto: ml.Backend, tmp_path: Path) -> None:
+def test_the_file_of_a_program_has_its_fusions(auto: ml.Backend, tmp_path: Path) -> None:
     model = ml.Model()
     model |= ml.Linear(96, name="up")(input="x", output="h")
     model |= ml.Gelu()(input="h", output="a")
     model |= ml.LayerNorm(name="norm")(input="a", output="y")
     compiled = ml.compile(model, auto, shapes={"x": auto.array(rows())})
     text = compiled.eject(tmp_path / "step.py").read_text()
-    assert "def compile_region(" in text
-    assert "region_0 = compile_region(region_0)" in text
+    assert "def compile_fusion(" in text
+    assert "fusion_0 = compile_fusion(fusion_0)" in text

@@ -1,4 +1,4 @@
-"""Regions of a program, of each of which PyTorch's compiler makes a few kernels."""
+"""Fusions of a program, of each of which PyTorch's compiler makes a few kernels."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-Region = Callable[..., Sequence[torch.Tensor]]
+Fusion = Callable[..., Sequence[torch.Tensor]]
 
 
-def compile_region(function: Region, over: int | None = None) -> Region:
+def compile_fusion(function: Fusion, over: int | None = None) -> Fusion:
     """Return a function that computes the same in kernels, which are made when it is first called.
 
     They are made for operands that lie as these do. Shapes and dtypes are those of a program, so
@@ -23,7 +23,7 @@ def compile_region(function: Region, over: int | None = None) -> Region:
         function: what they compute.
         over: the operand that it writes over, and that is then its first result.
     """
-    made: dict[Any, Region] = {}
+    made: dict[Any, Fusion] = {}
 
     def run(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
         strides = tuple([x.stride() for x in operands])
@@ -44,7 +44,7 @@ class Compiler:
     lock = threading.Lock()
 
 
-def make_kernels(function: Region, operands: Sequence[torch.Tensor], over: int | None) -> Region:
+def make_kernels(function: Fusion, operands: Sequence[torch.Tensor], over: int | None) -> Fusion:
     """Return what PyTorch's compiler makes of a function for operands like these.
 
     16-bit floats are rounded where the function rounds them.
@@ -57,7 +57,7 @@ def make_kernels(function: Region, operands: Sequence[torch.Tensor], over: int |
     log = logging.getLogger("torch._inductor.standalone_compile")
     was, log.disabled = log.disabled, True  # it warns of what cannot be saved, and nobody saves it
     try:
-        kernels: Region = standalone_compile(
+        kernels: Fusion = standalone_compile(
             graph, [*operands], dynamic_shapes="from_example_inputs",
             options={"config_patches": {"emulate_precision_casts": True}},
         )  # fmt: skip
@@ -75,4 +75,4 @@ def is_apart(operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) 
     return len({*read, *made}) == len({*read}) + len(made) and all(steps)
 
 
-__all__ = ["compile_region"]
+__all__ = ["compile_fusion"]
