@@ -94,7 +94,7 @@ def lay_out_images(
 def is_filter(type: TensorType) -> bool:
     """Return whether a tensor may be the weights that images are convolved with.
 
-    >>> from mithril import DType
+    >>> from mithril.spi import DType
     >>> is_filter(TensorType((64, 32, 3, 3), DType.float32))
     True
     """
