@@ -74,10 +74,21 @@ DOCSTRINGS = Sybil(
 pytest_collect_file = (MARKDOWN + DOCSTRINGS).pytest()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put documents first.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Run the examples before this one in its document that this process has not run.
 
-    The examples of one need each other, so they must run in one process, and processes that share
-    the tests take them from the ends of each other's lists.
+    The examples of a document need each other, and processes that share the tests, or a command
+    line that names one example, divide them anywhere.
     """
-    items.sort(key=lambda item: not isinstance(item, SybilItem))
+    if not isinstance(item, SybilItem):
+        return
+    document, start = item.example.document, item.example.start
+    for example in document.examples():
+        if _POSITIONS.get(document, -1) < example.start < start:
+            example.evaluate()
+    _POSITIONS[document] = start
+
+
+# Where the last example stands that this process has run of each document.
+_POSITIONS: dict[Document, int] = {}
