@@ -160,3 +160,137 @@ def test_names_and_seeds_are_looked_at_in_every_call() -> None:
     other = {name: line().array(value.numpy()) for name, value in params.items()}
     with pytest.raises(ml.BackendError, match="belongs to another backend"):
         compiled.evaluate(other, {"x": x})  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------ evaluations that are written
+
+
+def evaluate_again(compiled: ml.CompiledModel, *given: Any) -> Any:
+    """Return what the third evaluation returns, which no longer goes the general way."""
+    for _ in range(2):
+        compiled.evaluate(*given)
+    assert written_of(compiled).evaluate(given[0], given[1], *given[2:] or (None,), None)
+    return compiled.evaluate(*given)
+
+
+def written_of(compiled: ml.CompiledModel) -> Any:
+    return compiled._evaluator._written
+
+
+def test_an_evaluation_is_written_name_by_name() -> None:
+    backend = ml.NumpyBackend()
+    compiled = linear(backend)
+    params, x = compiled.randomize_params(seed=0), backend.ones(4, 3)
+    first = compiled.evaluate(params, {"x": x}, {"y": backend.ones(4, 2)})
+    outputs, gradients = evaluate_again(compiled, params, {"x": x}, {"y": backend.ones(4, 2)})
+    assert written_of(compiled).source == WRITTEN
+    assert type(gradients) is type(first[1])
+    assert list(gradients) == list(first[1])
+    np.testing.assert_array_equal(outputs["y"].numpy(), first[0]["y"].numpy())
+    for name in gradients:
+        np.testing.assert_array_equal(gradients[name].numpy(), first[1][name].numpy())
+
+
+WRITTEN = """\
+def evaluate(params, inputs, gradients, observe):
+    try:
+        if len(inputs) != 1: return None
+        if len(params) != 2: return None
+        if len(gradients) != 1 or family.open_profile is not None: return None
+        x0 = inputs['x']
+        x1 = params['l.weight']
+        x2 = params['l.bias']
+        x3 = gradients['y']
+        if x1.kind is not kind_1: return None
+        if x2.kind is not kind_2: return None
+        if x0.__class__ is not Array: x0 = take(0, x0)
+        if x0.kind is not kind_0 and x0.kind != kind_0: return None
+        if x3.__class__ is not Array: x3 = take(3, x3)
+        if x3.kind is not kind_3 and x3.kind != kind_3: return None
+    except (AttributeError, KeyError, TypeError):
+        return None
+    [made_0, made_1, made_2] = execute([x0.shards, x1.shards, x2.shards, x3.shards], observe)
+    y0 = new(Array); y0.kind = result_0; y0.shards = made_0
+    y1 = new(Array); y1.kind = result_1; y1.shards = made_1
+    y2 = new(Array); y2.kind = result_2; y2.shards = made_2
+    slopes = Parameters()
+    slopes['l.weight'] = y1
+    slopes['l.bias'] = y2
+    return {'y': y0}, slopes
+"""
+
+
+@pytest.mark.parametrize("data", [1, 2])
+def test_what_is_otherwise_goes_the_general_way(data: int) -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=data))
+    compiled = linear(backend, in_shardings={"x": P("data")})
+    params, rng = compiled.randomize_params(seed=0), np.random.default_rng(0)
+    weight, bias = params["l.weight"].numpy(), params["l.bias"].numpy()
+    host = rng.standard_normal((4, 3)).astype(np.float32)
+
+    def check(outputs: Any, x: np.ndarray) -> None:
+        np.testing.assert_allclose(outputs["y"].numpy(), x @ weight.T + bias, 1e-5, 1e-6)
+
+    check(evaluate_again(compiled, params, {"x": host}), host)
+    check(compiled.evaluate(params, {"x": backend.array(2 * host)}), 2 * host)
+    check(compiled.evaluate(params, {"x": backend.array(host, sharding=P("data"))}), host)
+    check(compiled.evaluate(params, {"x": rng.standard_normal((4, 3)) * 0 + 1}), np.ones((4, 3)))
+    longer = np.concatenate([host, host])
+    check(compiled.evaluate(params, {"x": longer}), longer)
+    outputs, gradients = compiled.evaluate(params, {"x": host}, {"y": np.ones((4, 2), np.float32)})
+    check(outputs, host)
+    np.testing.assert_allclose(gradients["l.bias"].numpy(), 4, 1e-6)
+    check(compiled.evaluate(dict(params), {"x": host}), host)
+    given = backend.array(host)
+    compiled.evaluate(params, {"x": given}, donate="inputs")
+    with pytest.raises(ml.BackendError, match="was donated to"):
+        compiled.evaluate(params, {"x": given})
+
+
+def test_the_gradient_of_a_loss_may_be_a_number_each_time() -> None:
+    backend = ml.NumpyBackend(ml.Mesh(data=2))
+    model = ml.Model()
+    model |= ml.Linear(2, name="l")(input="x", output="y")
+    model |= ml.Mean()(input="y", output="loss")
+    compiled = ml.compile(model, backend, shapes={"x": (4, 3)}, outputs=["loss"])
+    params, x = compiled.randomize_params(seed=0), np.ones((4, 3), np.float32)
+    for slope in (1.0, 1.0, 1.0, 2.0, 0.5):
+        _, gradients = compiled.evaluate(params, {"x": x}, {"loss": slope})
+        np.testing.assert_allclose(gradients["l.bias"].numpy(), slope / 2, 1e-6)
+    assert written_of(compiled).evaluate(params, {"x": x}, {"loss": 4.0}, None) is not None
+
+
+def test_parameters_of_an_equal_kind_are_known_from_then_on() -> None:
+    backend = ml.NumpyBackend()
+    compiled = linear(backend)
+    params = compiled.randomize_params(seed=0)
+    x = backend.ones(4, 3)
+    evaluate_again(compiled, params, {"x": x})
+    stepped = {name: value + 0 for name, value in params.items()}
+    written = written_of(compiled)
+    assert written.evaluate(stepped, {"x": x}, None, None) is None
+    compiled.evaluate(stepped, {"x": x})
+    assert written_of(compiled) is written
+    assert written.evaluate(stepped, {"x": x}, None, None)
+
+
+def test_ids_on_the_host_are_looked_at_each_time() -> None:
+    backend = ml.NumpyBackend()
+    compiled = ml.compile(
+        ml.Embedding(5, 2), backend, shapes={"input": ml.TensorSpec((2,), "int32")}
+    )
+    params = compiled.randomize_params(seed=0)
+    for _ in range(3):
+        compiled.evaluate(params, {"input": np.array([0, 4], np.int32)})
+    with pytest.raises(ml.ShapeError, match="5"):
+        compiled.evaluate(params, {"input": np.array([0, 5], np.int32)})
+
+
+def test_a_profile_measures_an_evaluation_that_is_written() -> None:
+    backend = ml.NumpyBackend()
+    compiled = linear(backend)
+    params, x = compiled.randomize_params(seed=0), backend.ones(4, 3)
+    evaluate_again(compiled, params, {"x": x})
+    with ml.profile(backend) as profile:
+        compiled.evaluate(params, {"x": x})
+    assert "l" in profile.layers()

@@ -93,7 +93,7 @@ class Backend(Creation, Shared):
         self.own_options: Mapping[
             str, object
         ] = {}  # as it was opened with, besides the common ones
-        self._family = Family()
+        self.family = Family()
         self._enter(engine)
         meet(self)
 
@@ -125,7 +125,7 @@ class Backend(Creation, Shared):
         Mesh(data=2, tensor=2, order=('tensor', 'data'))
         """
         mesh = self.mesh.reorder(order)
-        known = self._family.backends
+        known = self.family.backends
         known.setdefault(self.mesh, self)
         found = known.get(mesh)
         if not isinstance(found, Backend):
@@ -138,11 +138,11 @@ class Backend(Creation, Shared):
     @property
     def open_profile(self) -> OpenProfile | None:
         """The profile that measures what runs on the devices, if one does."""
-        return self._family.open_profile
+        return self.family.open_profile
 
     @open_profile.setter
     def open_profile(self, profile: OpenProfile | None) -> None:
-        self._family.open_profile = profile
+        self.family.open_profile = profile
 
     def follow(self, kind: Kind) -> Kind:
         """Return the kind of an array as this backend has it; see `reorder`."""
@@ -150,7 +150,7 @@ class Backend(Creation, Shared):
 
     def _is_related(self, backend: object) -> bool:
         """Whether a backend is of the same devices in another order."""
-        return backend is not self and self._family.has(backend)
+        return backend is not self and self.family.has(backend)
 
     @property
     def mesh(self) -> Mesh:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from mithril.compiler import PlanOptions, Request, Target, make_plan
 from mithril.engine import Engine, Executable, Observer
@@ -32,7 +32,26 @@ from mithril.runtime.unplaced import find_unsettled, settle
 
 Source = TypeVar("Source")
 Pick = Callable[[Any], Sequence[Any]]
-_Parts = tuple[Run, Pick | None, Pick | None, list[Kind], bool, Any]
+
+
+class Parts(NamedTuple):
+    """What a run needs, looked up once: a small step would feel each attribute.
+
+    Args:
+        execute: runs the plan; from the second run on without a look at what comes out.
+        order: brings the arguments into the order of the plan's inputs, None if they are in it.
+        choose: picks the results of the plan's outputs, None if they are those in order.
+        kinds: of the results.
+        is_donated: whether an argument is given up.
+        owner: the backend.
+    """
+
+    execute: Run
+    order: Pick | None
+    choose: Pick | None
+    kinds: list[Kind]
+    is_donated: bool
+    owner: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,14 +214,14 @@ class Bound(Generic[Source]):
 
         An array that is given up is lost if the run fails and may have written into its memory.
         """
-        execute, order, choose, kinds, is_donated, owner = self._parts
+        execute, order, choose, kinds, is_donated, owner = self.parts
         given: Sequence[Any] = [x.shards for x in arrays]
         if is_donated:
             check_donated(arrays, given, self.interface.arguments, self.interface.donated)
         if order is not None:
             given = order(given)  # an engine may take over what nobody else holds
         try:
-            profile = owner.open_profile
+            profile = owner.family.open_profile
             made = execute(given, observe) if profile is None else profile.run(self, given, observe)
         except BaseException:
             # What may be half written over by now is of no use to anybody.
@@ -239,13 +258,12 @@ class Bound(Generic[Source]):
             )
         made = self._watched(given, observe)
         check_outputs(self.engine, self.plan, made)
-        _, *others = self._parts
-        vars(self)["_parts"] = (self._watched, *others)
+        vars(self)["parts"] = self.parts._replace(execute=self._watched)
         return made
 
     @cached_property
-    def _parts(self) -> _Parts:
-        """What `run` needs, looked up once: a small step would feel each attribute.
+    def parts(self) -> Parts:
+        """What `run` needs.
 
         Raises:
             BackendError: other processes of the job are about to run another plan.
@@ -257,7 +275,8 @@ class Bound(Generic[Source]):
         kinds = [Kind(owner, port.type, port.sharding, is_placed) for port in ports]
         order = _pick_unless_in_order(self.order, len(self.interface.arguments))
         choose = _pick_unless_in_order(self.results, len(plan.outputs))
-        return self._run_first, order, choose, kinds, bool(self.interface.donated), owner
+        donates = bool(self.interface.donated)
+        return Parts(self._run_first, order, choose, kinds, donates, owner)
 
 
 def bind(

@@ -29,7 +29,8 @@ from mithril.runtime.planner import NOTHING, Planner, Seeded
 from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings, read_donated
 from mithril.runtime.submesh import on_whole_mesh
-from mithril.runtime.unplaced import PendingArray
+from mithril.runtime.unplaced import HostArray, PendingArray, settle_one
+from mithril.runtime.written_evaluation import Names, WrittenEvaluation
 from mithril.types import DType
 
 Given = Mapping[str, object]
@@ -67,6 +68,8 @@ class Evaluator:
         self._pick_inputs, self._pick_parameters = pick(inputs), pick(parameters)
         self._converter = InputConverter(backend)
         self._donations: dict[Hashable, frozenset[str]] = {}
+        self._last: Bound[Evaluation] | None = None
+        self._written: WrittenEvaluation | None = None
 
     def evaluate(
         self,
@@ -79,6 +82,11 @@ class Evaluator:
     ) -> tuple[dict[str, Array], Parameters]:
         """Return outputs, and gradients if those of outputs are given; see `CompiledModel`."""
         seed = read_seed(seed)
+        written = self._written
+        if written is not None and donate == ():
+            made = written.evaluate(params, inputs, gradients, observe)
+            if made is not None:
+                return made
         given = arrays = self._collect_given(params, inputs, gradients)
         seeded = None if gradients is None else tuple(gradients)
         donated = NOTHING if donate == () else self._read_donated(donate)
@@ -86,6 +94,7 @@ class Evaluator:
         if bound is None:
             bound, arrays = self._prepare(params, arrays, seeded, donated)
         evaluation = bound.interface.source
+        self._write(bound, arrays, seeded)
         if evaluation.captured.arrays:
             arrays = bound.settle([*arrays, *evaluation.captured.held])
         if evaluation.traced.uses_seed:
@@ -181,6 +190,45 @@ class Evaluator:
                 slopes[name] = made[position]
         return outputs, slopes
 
+    def _write(self, bound: Bound[Evaluation], arrays: Sequence[Array], seeded: Seeded) -> None:
+        """Have the next evaluation like this one run without a detour, if this is the second.
+
+        Args:
+            bound: what runs.
+            arrays: as it takes them.
+            seeded: names of the outputs whose gradients are given.
+        """
+        evaluation = bound.interface.source
+        is_second, self._last = bound is self._last, bound
+        if not is_second or bound.interface.donated:
+            return
+        if evaluation.captured.arrays or evaluation.traced.uses_seed:
+            return
+        kinds = [x.kind for x in arrays]
+        written = self._written
+        if written is not None and written.bound is bound and written.names.seeded == seeded:
+            written.adopt(kinds)
+            return
+        names = Names(
+            self._inputs, self._parameters, seeded, self._outputs, evaluation.differentiated
+        )
+        take = None if evaluation.index_uses else partial(self._take, bound, seeded)
+        self._written = WrittenEvaluation(names, bound, kinds, take)
+
+    def _take(
+        self, bound: Bound[Evaluation], seeded: Seeded, position: int, given: object
+    ) -> Array:
+        """Return what a user passed for an input or output gradient as a plan takes it.
+
+        Args:
+            bound: what runs.
+            seeded: names of the outputs whose gradients are given.
+            position: of the argument.
+            given: no array.
+        """
+        x = self._convert_one(position, given, seeded)
+        return settle_one(x, bound.settled[position]) if isinstance(x, HostArray) else x
+
     # ------------------------------------------------------------------ arrays of new kinds
 
     def _prepare(
@@ -215,26 +263,24 @@ class Evaluator:
             seeded: names of the outputs whose gradients are given.
             positions: of what may be no such array; by default anything may.
         """
-        first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
-        arrays, convert = list(given), self._converter.convert
+        arrays = list(given)
         for position in range(len(given)) if positions is None else positions:
-            x = given[position]
-            if position < first:
-                name = self._inputs[position]
-                spec = self._settings.in_shardings.get(name)
-                arrays[position] = convert(x, "input", name, spec)
-            elif position < last:
-                name = self._parameters[position - first]
-                arrays[position] = convert(x, "parameter", name)
-            else:
-                name = (seeded or ())[position - last]
-                if _is_number(x):
-                    arrays[position] = self._convert_number(
-                        x, name, self._find_dtype(seeded, position)
-                    )
-                else:
-                    arrays[position] = convert(x, "gradient of output", name)
+            arrays[position] = self._convert_one(position, given[position], seeded)
         return arrays
+
+    def _convert_one(self, position: int, x: Any, seeded: Seeded) -> Array:
+        """Return an array of the backend for what a user passed as the argument at a position."""
+        first, last = len(self._inputs), len(self._inputs) + len(self._parameters)
+        convert = self._converter.convert
+        if position < first:
+            name = self._inputs[position]
+            return convert(x, "input", name, self._settings.in_shardings.get(name))
+        if position < last:
+            return convert(x, "parameter", self._parameters[position - first])
+        name = (seeded or ())[position - last]
+        if _is_number(x):
+            return self._convert_number(x, name, self._find_dtype(seeded, position))
+        return convert(x, "gradient of output", name)
 
     def _find_dtype(self, seeded: Seeded, position: int) -> DType | None:
         """Return the dtype of an output gradient in the last call, None if it had others."""

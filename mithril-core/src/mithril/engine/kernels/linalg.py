@@ -92,9 +92,11 @@ def as_product(op: Einsum, types: Sequence[TensorType]) -> Product:
 def einsum(op: Einsum, types: Sequence[TensorType], xp: ModuleType) -> Run:
     """Arrange both operands as matrices; 16-bit floats are multiplied in float32."""
     product = as_product(op, types)
-    made = f"multiply({product.left}, {product.right})"
-    multiply = getattr(xp, product.function)
-    run: Run = eval(f"lambda x, y: {_rearrange(made, product)}", {"multiply": multiply})
+    # The method of an array is there at once, where the function asks whose arrays these are.
+    made = f"{product.left}.dot({product.right})"
+    if product.function == "matmul":
+        made = f"matmul({product.left}, {product.right})"
+    run: Run = eval(f"lambda x, y: {_rearrange(made, product)}", {"matmul": np.matmul})
     if types[0].dtype.itemsize >= 4:
         return run
     wide, dtype = np.dtype(np.float32), types[0].dtype.numpy

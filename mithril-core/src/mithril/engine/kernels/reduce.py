@@ -29,23 +29,21 @@ def sum_(op: ops.Sum, types: Types, xp: ModuleType) -> Run:
         return lambda x: xp.asarray(
             xp.sum(x, axis=axes, keepdims=keepdims, dtype=np.float32), dtype=dtype
         )
-    product = _product_with_ones(axes, types[0], result, xp) if result.dtype.is_float else None
+    product = _product_with_ones(axes, types[0], result) if result.dtype.is_float else None
     return product or (lambda x: xp.sum(x, axis=axes, keepdims=keepdims, dtype=dtype))
 
 
-def _product_with_ones(
-    axes: tuple[int, ...], x: TensorType, result: TensorType, xp: ModuleType
-) -> Run | None:
+def _product_with_ones(axes: tuple[int, ...], x: TensorType, result: TensorType) -> Run | None:
     """Return a sum over leading or trailing dimensions as a matrix product, where that pays."""
     is_leading, terms = find_ends(axes, x), math.prod(x.shape[i] for i in axes)
     if is_leading is None:
         return None
-    ones, shape, dot = xp.ones(terms, dtype=x.dtype.numpy), result.shape, xp.dot
+    ones, shape = np.ones(terms, dtype=x.dtype.numpy), result.shape
     if x.rank == 2 and result.rank == 1:  # a small sum would feel each view
-        return (lambda x: dot(ones, x)) if is_leading else (lambda x: dot(x, ones))
+        return ones.dot if is_leading else (lambda x: x.dot(ones))
     if is_leading:
-        return lambda x: dot(ones, x.reshape(terms, -1)).reshape(shape)
-    return lambda x: dot(x.reshape(-1, terms), ones).reshape(shape)
+        return lambda x: ones.dot(x.reshape(terms, -1)).reshape(shape)
+    return lambda x: x.reshape(-1, terms).dot(ones).reshape(shape)
 
 
 def find_ends(axes: tuple[int, ...], x: TensorType) -> bool | None:
