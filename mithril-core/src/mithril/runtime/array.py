@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple, Never, Protocol, Self
+from typing import Any, NamedTuple, Never, Protocol, Self, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from mithril.ir import Op, Operand
 from mithril.mesh import Box, Mesh, PartitionSpec, Sharding, edges
 from mithril.options import Precision
 from mithril.plugins.published import suggest_attribute
-from mithril.runtime.eager_calls import Key, name_call
+from mithril.runtime.eager_calls import EagerCalls, name_call
 from mithril.runtime.numpy_functions import call_numpy
 from mithril.runtime.printing import print_array, tabulate_array
 from mithril.runtime.sharing import refuse_pickle
@@ -45,6 +45,7 @@ class ArrayBackend(Protocol):
     precision: Precision
     uneven: str
     communication: Communication
+    calls: EagerCalls
 
     @property
     def name(self) -> str:
@@ -94,9 +95,6 @@ class ArrayBackend(Protocol):
 
     def run(self, op: Op, operands: Sequence[Operand]) -> tuple[Array, ...]:
         """Run one op on arrays now."""
-
-    def call(self, key: Key, arguments: Sequence[Any], function: Callable[..., Any]) -> Any:
-        """Return what an operator makes of arrays and numbers."""
 
     def __getattr__(self, name: str) -> Any: ...
 
@@ -184,7 +182,9 @@ class Array(Operand):
     @staticmethod
     def of_kind(kind: Kind, shards: Handle) -> Array:
         """Return an array of a kind that is known already."""
-        (array,) = Array.of_kinds((kind,), (shards,))
+        array = _new(Array)
+        array.kind = kind
+        array.shards = shards
         return array
 
     @staticmethod
@@ -397,10 +397,13 @@ class Array(Operand):
     def _call(self, function: str, *arguments: object, **options: object) -> Self:
         """Apply a function of the ops; arrays of NumPy and of the framework are taken along."""
         backend = self.kind.backend
-        key = None if options else name_call(function, arguments, Array)
-        if key is not None:
-            made: Self = backend.call(key, arguments, getattr(ops, function))
-            return made
+        if not options:
+            made = backend.calls.repeat(function, arguments)
+            if made is None:
+                key = name_call(function, arguments, Array)
+                made = key and backend.calls.call(key, arguments, getattr(ops, function))
+            if made is not None:
+                return cast("Self", made)
         for x in arguments:
             if type(x) not in _AS_THEY_ARE:
                 arguments = tuple(map(backend.convert, arguments))

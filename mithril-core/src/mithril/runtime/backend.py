@@ -28,7 +28,7 @@ from mithril.runtime.array import Array, Kind
 from mithril.runtime.bindings import Bindings
 from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.creation import Creation
-from mithril.runtime.eager_calls import EagerCalls, Key
+from mithril.runtime.eager_calls import EagerCalls
 from mithril.runtime.eager_plans import find_common_sharding, plan_in_place, take_positions
 from mithril.runtime.family import Family, OpenProfile, bring_over, follow_kind
 from mithril.runtime.functional.function import Function
@@ -104,7 +104,7 @@ class Backend(Creation, Shared):
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self.retraced: LRUCache[object, Bound[Any]] = LRUCache(RETRACED)
         self._numbers: LRUCache[object, Array] = LRUCache(NUMBERS)
-        self._calls = EagerCalls(CALLS)
+        self.calls = EagerCalls(CALLS)
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
 
@@ -304,12 +304,8 @@ class Backend(Creation, Shared):
             self._eager.keep(op, kinds, bound)
         given = cast("Sequence[Array]", arrays)
         made = tuple(bound.run(given))
-        self._calls.note(bound, given, made)
+        self.calls.note(bound, given, made)
         return made
-
-    def call(self, key: Key, arguments: Sequence[Any], function: Callable[..., Any]) -> Any:
-        """Return what an operator makes of arrays and numbers; see `EagerCalls.call`."""
-        return self._calls.call(key, arguments, function)
 
     def constant(self, value: Scalar, dtype: DType) -> Array:
         """Return a number as an array, the same one for the same number.
@@ -324,7 +320,7 @@ class Backend(Creation, Shared):
         key = dtype, type(value), value or str(value), value
         known = self._numbers.get(key)
         if type(known) is Array:  # nobody has given it up
-            self._calls.note_number(known)
+            self.calls.note_number(known)
             return known
         check_number(value, dtype)
         host, sharding = np.asarray(value, dtype.numpy), Sharding.replicated(self.mesh, 0)

@@ -2,14 +2,15 @@
 
 What an operator makes follows from the kinds of the arrays, and from the numbers, that it is given.
 Where that was one op, on these arrays and on numbers as arrays, the next such call needs neither to
-look at dtypes nor to find the op and its plan.
+look at dtypes nor to find the op and its plan. The last call of an operator is not even looked up:
+a loop applies it to arrays whose kinds are the very same objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mithril.runtime.lru import LRUCache
 
@@ -23,6 +24,9 @@ class Runs(Protocol):
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the results."""
+
+    def run_for(self, arrays: Sequence[Array], place: int) -> Array:
+        """Return one of the results."""
 
 
 _Ran = tuple[Runs, Sequence[Array], Sequence[Array]]
@@ -73,16 +77,35 @@ class EagerCall:
     result: int
     array: type[Array]
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether nobody has given up the array of a number."""
-        return not self.numbers or {*map(type, self.numbers)} == {self.array}
+    def run(self, arguments: Sequence[Any]) -> Array | None:
+        """Return the result for arguments of the kinds that were met.
 
-    def run(self, arguments: Sequence[Any]) -> Array:
-        """Return the result for arguments of the kinds that were met."""
+        None if somebody has given up the array of a number.
+        """
+        for number in self.numbers:
+            if type(number) is not self.array:
+                return None
         if not self.is_in_order:
             arguments = [arguments[x] if type(x) is int else x for x in self.operands]
-        return self.bound.run(arguments)[self.result]
+        return self.bound.run_for(arguments, self.result)
+
+
+class _Latest(NamedTuple):
+    """The last call of an operator that ran a plan which was known.
+
+    Args:
+        arity: how many arguments it had.
+        first: the kind of the first one, or the number itself.
+        last: the same of the last one.
+        is_same: whether they are one.
+        call: what ran.
+    """
+
+    arity: int
+    first: object
+    last: object
+    is_same: bool
+    call: EagerCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +127,7 @@ class EagerCalls:
 
     def __init__(self, capacity: int) -> None:
         self._known: LRUCache[Key, EagerCall] = LRUCache(capacity)
+        self._latest: dict[Hashable, _Latest] = {}
         self._noted: _Noted | None = None
 
     def note(self, bound: Runs, operands: Sequence[Array], results: Sequence[Array]) -> None:
@@ -121,6 +145,24 @@ class EagerCalls:
         if noted is not None:
             noted.numbers.append(number)
 
+    def repeat(self, function: str, arguments: Sequence[Any]) -> Any:
+        """Return what an operator makes if its last call was alike, None if it was not.
+
+        Args:
+            function: name of the operator.
+            arguments: arrays and numbers.
+        """
+        latest = self._latest.get(function)
+        if latest is None:
+            return None
+        arity, first, last, is_same, call = latest
+        x, y, array = arguments[0], arguments[-1], call.array
+        if (x.kind if type(x) is array else x) is not first:
+            return None
+        if (y.kind if type(y) is array else y) is not last or (x is y) is not is_same:
+            return None
+        return call.run(arguments) if len(arguments) == arity else None
+
     def call(self, key: Key, arguments: Sequence[Any], function: Callable[..., Any]) -> Any:
         """Return what an operator makes.
 
@@ -130,8 +172,10 @@ class EagerCalls:
             function: the operator, for a call that is new.
         """
         known = self._known.get(key)
-        if known is not None and known.is_usable:
-            return known.run(arguments)
+        made = None if known is None else known.run(arguments)
+        if known is not None and made is not None:
+            self._remember(key, arguments, known)
+            return made
         self._noted = noted = _Noted()
         try:
             result = function(*arguments)
@@ -141,6 +185,12 @@ class EagerCalls:
         if found is not None:
             self._known.put(key, found)
         return result
+
+    def _remember(self, key: Key, arguments: Sequence[Any], call: EagerCall) -> None:
+        """Remember a call as the last one of its operator."""
+        x, y = arguments[0], arguments[-1]
+        first, last = (z.kind if type(z) is call.array else z for z in (x, y))
+        self._latest[key[0]] = _Latest(len(arguments), first, last, x is y, call)
 
 
 def _describe(noted: _Noted, arguments: Sequence[Any], result: Any) -> EagerCall | None:

@@ -33,6 +33,7 @@ from mithril.spi import (
     TensorType,
     host_shards,
 )
+from torch._C import _InferenceMode
 
 from mithril_torch.executors.captured import (
     CapturedRun,
@@ -262,7 +263,9 @@ class LocalExecutable:
     def _guard(self) -> AbstractContextManager[Any]:
         """Return what a run takes place in: without autograd, in the dtypes of the program."""
         if self._lock is None and not torch.is_autocast_enabled(self._kind):
-            return torch.inference_mode()  # a small program would feel other contexts
+            return _InferenceMode(
+                True
+            )  # what `torch.inference_mode()` enters, without its own steps
         return self._guard_alone()
 
     @contextmanager
