@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import ClassVar
 
 from mithril.spi import DType, Graph, Node, Types, Value, map_bodies
@@ -138,18 +139,22 @@ class _Forming:
         self._open: list[_OpenFusion] = []
 
     def list_nodes(self) -> list[Node]:
-        """Return the nodes of the graph, those of a fusion as one."""
-        found: list[Node] = []
-        for node in self._graph.nodes:
+        """Return the nodes of the graph, those of a fusion as one.
+
+        What became no part of a fusion stays where it was, as it may be the last that reads a large
+        operand.
+        """
+        found: list[tuple[int, Node]] = []
+        for place, node in enumerate(self._graph.nodes):
             if _is_inside(node) and not self._is_beside_loss(node):
                 self._take_in(node)
             else:
                 for fusion in self._find_due(node):
-                    found += self._close(fusion)
-                found.append(node)
+                    found += self._close(fusion, place)
+                found.append((place, node))
         while self._open:
-            found += self._close(self._open[0])
-        return found
+            found += self._close(self._open[0], len(self._graph.nodes))
+        return [node for _, node in sorted(found, key=itemgetter(0))]
 
     def _is_beside_loss(self, node: Node) -> bool:
         """Return whether a node makes logits that have a gradient, or reads it.
@@ -164,7 +169,7 @@ class _Forming:
     def _take_in(self, node: Node) -> None:
         """Put a node into the fusion that it shares values with; several such become one."""
         reads = set(node.inputs) - self._constants.keys()
-        wide = {value for value in reads if 2 * value.type.nbytes > _size(node)}
+        wide = {x for x in reads if x.type.nbytes >= max(KERNEL_BYTES, _size(node) / 2)}
         joined = [r for r in self._open if r.made & reads or r.read & wide]
         nodes = [node, *(other for fusion in joined for other in fusion.nodes)]
         self._open = [fusion for fusion in self._open if fusion not in joined]
@@ -181,18 +186,45 @@ class _Forming:
         reads, written = set(node.inputs), find_written(node)
         return [r for r in self._open if r.made & reads or r.read & written]
 
-    def _close(self, fusion: _OpenFusion) -> Iterator[Node]:
-        """Yield a fusion as one node, and the views that others see of its results."""
+    def _close(self, fusion: _OpenFusion, place: int) -> Iterator[tuple[int, Node]]:
+        """Yield a fusion as one node, and the views that others see of its results.
+
+        Args:
+            fusion: takes in nothing more.
+            place: before which it has to run.
+
+        Yields:
+            Each node, after the place that it has in the graph.
+        """
         self._open.remove(fusion)
         before, inside = self._split_views_of_operands(fusion.nodes)
         inside, views = _split_views(inside)
         results = self._find_results(inside)
         if self._is_worth(inside, results):
-            yield from before
-            yield self._join(inside, results)
-            yield from views
+            place = self._choose_place(inside, results, place)
+            yield from ((self._places[node], node) for node in before)
+            yield place, self._join(inside, results)
+            yield from ((place, node) for node in views)
         else:
-            yield from fusion.nodes
+            yield from ((self._places[node], node) for node in fusion.nodes)
+
+    def _choose_place(self, inside: Sequence[Node], results: Sequence[Value], due: int) -> int:
+        """Return the place of a fusion: at the last of its nodes if that frees memory, or when due.
+
+        Args:
+            inside: what it computes.
+            results: of it.
+            due: the place of the first node that needs it.
+        """
+        own = set(inside)
+        made = {value for node in inside for value in node.outputs}
+        read = {value for node in inside for value in node.inputs} - made
+        freed = 0
+        for value in read - self._outputs - set(self._graph.inputs) - self._constants.keys():
+            others = (self._places[reader] for reader, _ in self._uses[value] if reader not in own)
+            freed += value.type.nbytes if max(others, default=-1) < due else 0
+        is_better = freed > sum(value.type.nbytes for value in results)
+        return max(self._places[node] for node in inside) if is_better else due
 
     def _split_views_of_operands(self, nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
         """Return the views of operands that others read, too, and apart from them the others."""
