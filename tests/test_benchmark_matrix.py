@@ -77,22 +77,17 @@ def test_sides_whose_gradients_or_losses_differ_are_refused(monkeypatch: pytest.
         sides_numpy.contest(one)
 
 
-def test_data_is_drawn_again_where_gradients_by_hand_jump():
+def test_gradients_that_jump_within_rounding_may_be_as_far_apart_as_those_by_hand():
     start = {"w": np.full(3, 0.5, np.float32)}
 
     def differentiate(params: contest.Arrays, jumps: bool) -> contest.Gradients:
         kinked = np.where(params["w"] > 0.5, 1.0, 0.0) if jumps else np.zeros(3)
         return 1.0, {"w": kinked}
 
-    def contest_of(row: Row) -> contest.Sides:
-        found = 1.0, {"w": np.ones(3)}
-        steady = row.seed > first.seed + 1
-        by_hand = partial(differentiate, jumps=not steady)
-        contest.check_gradients((1.0, {"w": np.zeros(3)}) if steady else found, by_hand, start)
-        return {"seed": row.seed}
-
-    first = tiny("mlp", "numpy")
-    assert contest.contest_on_steady_data(first, contest_of) == {"seed": first.seed + 2}
+    by_hand = partial(differentiate, jumps=True)
+    contest.check_gradients((1.0, {"w": np.ones(3)}), by_hand, start)
+    with pytest.raises(AssertionError, match=r"w: 8\.66"):
+        contest.check_gradients((1.0, {"w": np.full(3, 5.0)}), by_hand, start)
     with pytest.raises(AssertionError, match="w"):  # those that differ on steady data are refused
         contest.check_gradients(
             (1.0, {"w": np.ones(3)}), partial(differentiate, jumps=False), start

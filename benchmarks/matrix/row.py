@@ -10,14 +10,14 @@ import sys
 from importlib import import_module
 
 from benchmarks.matrix.cases import Row
-from benchmarks.matrix.contest import contest_on_steady_data, measure
+from benchmarks.matrix.contest import measure
 from benchmarks.sides import Times, leave
 
 
 def run(row: Row, seconds: float) -> Times:
     """Return what a row of one process measures."""
     contest = import_module(f"benchmarks.matrix.sides_{row.backend}").contest
-    return measure(contest_on_steady_data(row, contest), seconds)
+    return measure(contest(row), seconds)
 
 
 def main() -> int:
