@@ -34,7 +34,7 @@ FIRST, PEAK = "first call of ", "peak bytes of "
 RACE, FEWEST, MOST = 5, 9, 60
 """Rounds that find the strongest by hand, and the bounds of those that count."""
 
-NEIGHBOURS, ROUNDING, SHARE = 8, 3e-7, 2.0
+NEIGHBOURS, ROUNDING, SHARE = 8, 3e-7, 4.0
 """Of gradients that differ: draws of parameters near by, how near, and how many times as far from
 those by hand, by norm, as the farthest of these a gradient may be."""
 
