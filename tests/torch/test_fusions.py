@@ -123,6 +123,43 @@ def test_a_view_of_a_result_is_outside() -> None:
     assert [node.op.name for node in form_fusions(graph).nodes] == ["fusion", "reshape"]
 
 
+def names_of(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes]
+
+
+def test_what_is_in_no_fusion_stays_where_it_was() -> None:
+    """A sum is the last that reads a large product; what it makes is read at the end."""
+    builder = Builder()
+    x = builder.input(TensorType((256, 256), DType.float32), "x")
+    product = x @ x
+    total = product.sum()
+    graph = builder.build({"total": total, "y": (x @ x.T) @ x})
+    assert names_of(form_fusions(graph)) == names_of(graph)
+
+
+def test_a_fusion_runs_early_where_that_frees_memory() -> None:
+    def build_on(late: Any) -> list[str]:
+        builder = Builder()
+        x = builder.input(TensorType((256, 256), DType.float32), "x")
+        y = late(mnp.exp(x @ x))
+        return names_of(form_fusions(builder.build({"y": y, "z": (x @ x.T) @ x})))
+
+    sums = build_on(lambda x: mnp.tanh(x).sum(axis=0))
+    assert sums.index("fusion") == 1
+    large = build_on(lambda x: mnp.tanh(x + 1.0))
+    assert large.index("fusion") > 1
+
+
+def test_sharing_a_small_operand_makes_no_fusion() -> None:
+    """The update of a bias is not computed with the loss, which is read at the end, too."""
+    builder = Builder()
+    x = builder.input(TensorType((256, 256), DType.float32), "x")
+    bias = builder.input(TensorType((256,), DType.float32), "bias")
+    graph = builder.build({"loss": mnp.tanh(x + bias).sum(), "bias": mnp.exp(bias) * 2.0})
+    (fusion,) = fusions_of(form_fusions(graph))
+    assert {node.op.name for node in fusion.body.nodes} == {"add", "tanh", "sum"}
+
+
 def test_dtypes_without_a_sign_are_in_none() -> None:
     builder = Builder()
     x = builder.input(TensorType((512, 512), DType.uint16), "x")
