@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from mithril import P
+from mithril_torch.program.codegen_options import CodegenOptions
+from mithril_torch.program.module import write
 from torch.profiler import profile
 
 from tests.tolerances import TOLERANCE
@@ -186,3 +188,34 @@ def test_filters_lie_as_convolutions_want_them(shape: tuple[int, ...], is_filter
     assert (not x.torch().is_contiguous()) == is_filter
     plain = ml.TorchBackend(device="cpu", memory_format="channels_first").array(array)
     assert plain.torch().is_contiguous()
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_weights_and_their_gradients_travel_as_they_lie(zero: int) -> None:
+    steps = []
+    for backend in (
+        ml.TorchBackend(ml.Mesh(data=2), device="cpu"),
+        ml.NumpyBackend(ml.Mesh(data=2)),
+    ):
+        made = model()
+        made |= ml.Mean(axis=(0, 1, 2, 3))(input="images", output="loss")
+        step = ml.train_step(
+            made, backend, ml.optim.adamw(1e-2), loss="loss", shapes={"x": (4, 3, 10, 10)},
+            in_shardings={"x": P("data")}, zero=zero,
+        )  # fmt: skip
+        state = step.init(seed=0)
+        x = np.random.default_rng(0).standard_normal((4, 3, 10, 10), dtype=np.float32)
+        for _ in range(2):
+            state, _ = step(state, {"x": x})
+        steps.append((step, state))
+    (step, state), (_, expected) = steps
+    for name, value in expected.params.items():
+        np.testing.assert_allclose(
+            state.params[name].numpy(), value.numpy(), *TOLERANCE["float32"], err_msg=name
+        )
+    stage = step.plan.only_stage
+    assert stage is not None
+    codegen = CodegenOptions(channels_last=True, contiguous_results=True)
+    text = write(stage.program, codegen=codegen).text
+    sent, back = (text.count(f".permute({order})") for order in ("0, 2, 3, 1", "0, 3, 1, 2"))
+    assert sent == back == {0: 2, 1: 4, 3: 5}[zero]  # gradients, and weights that are gathered

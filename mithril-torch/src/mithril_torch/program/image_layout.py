@@ -5,11 +5,13 @@ of what they are given. So values keep their shapes, and only those are laid out
 who read them, that come to a convolution as they were written, or to images that are laid out:
 inputs, such as images and weights, and what is made of neither. A step gives back weights as it
 laid them out, so that the next one finds them so. Other results may be put in order again, for
-those who look at their strides.
+those who look at their strides. What processes exchange of images and weights lies in their buffers
+as it does in memory: collectives work on rows, whatever their order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -17,6 +19,8 @@ from typing import ClassVar
 from mithril.spi import Graph, Node, Phase, TensorType, Types, Value, all_nodes, map_bodies
 from mithril.spi.ops import (
     AdamWStep,
+    AllGather,
+    AllReduce,
     BatchNorm,
     BatchNormGradient,
     Broadcast,
@@ -32,6 +36,10 @@ from mithril.spi.ops import (
     NormalizeChannels,
     Pad,
     Pooling,
+    ReduceScatter,
+    Start,
+    Transpose,
+    Wait,
     collective_of,
 )
 
@@ -41,6 +49,8 @@ IMAGE_RANK = 4
 """Of images in two dimensions, and of the weights that they are convolved with."""
 LARGEST_FILTER = 16
 """Rows and columns of filters; of more, there are images, or rows of a batch."""
+TO_LAST, TO_SECOND = (0, 2, 3, 1), (0, 3, 1, 2)
+"""Orders of dimensions that bring the channels to the end, and back."""
 _KEEPS_LAYOUT = (
     BatchNorm, BatchNormGradient, ChannelMoments, ChannelSums, Concatenate, Elementwise, GroupNorm,
     GroupNormGradient, NormalizeChannels, ChannelGradient, Pad, Pooling,
@@ -102,6 +112,21 @@ def is_filter(type: TensorType) -> bool:
     return is_small and type.dtype.is_float
 
 
+def _has_orders(type: TensorType) -> bool:
+    """Return whether it matters to memory where the channels of an image or filter are."""
+    return type.rank == IMAGE_RANK and type.shape[1] > 1 and math.prod(type.shape[2:]) > 1
+
+
+def _turn(value: Value, order: Sequence[int]) -> Value:
+    """Return a value like another one with its dimensions in another order."""
+    return Value(value.type.with_shape(tuple(value.type.shape[i] for i in order)), value.name)
+
+
+def _view(like: Node, value: Value, turned: Value, order: tuple[int, ...]) -> Node:
+    """Return the node that makes a view with the dimensions in another order."""
+    return replace(like, op=Transpose(order), inputs=(value,), outputs=(turned,), cause=None)
+
+
 class _Layouts:
     """The new graph while it grows, and which of its values have their channels last."""
 
@@ -111,6 +136,7 @@ class _Layouts:
         self._laid: set[Value] = set()
         self._touched: set[Value] = set()  # made of images that are laid out: they may lie so, too
         self._spread: set[Value] = set()  # broadcasts, which have no memory of their own
+        self._pending: dict[Value, Value] = {}  # as starts had them, and as they have them now
 
     def find(self, value: Value) -> Value:
         """Return what stands for a value of the old graph."""
@@ -119,6 +145,10 @@ class _Layouts:
     def add(self, node: Node) -> None:
         """Add a node, its operands laid out where it is one that works on images."""
         node = replace(node, inputs=tuple(map(self.find, node.inputs)))
+        turned = self._list_exchanged(node)
+        if turned:
+            self._add_exchange(node, turned)
+            return
         is_of_images = isinstance(node.op, Convolving)
         if not is_of_images and isinstance(node.op, _KEEPS_LAYOUT):
             is_of_images = any(value in self._laid for value in node.inputs)
@@ -131,6 +161,41 @@ class _Layouts:
             self._spread.update(node.outputs)
         self._touched.update(self._list_touched(node))
         self.nodes.append(map_bodies(node, lay_out_images))
+
+    def _list_exchanged(self, node: Node) -> list[int]:
+        """Return which operands of a collective, or of a wait, have their channels last."""
+        if isinstance(node.op, Wait):
+            return [i for i, value in enumerate(node.inputs) if value in self._pending]
+        op = collective_of(node.op)
+        is_along_rows = isinstance(op, AllGather | ReduceScatter) and op.dimension == 0
+        if not is_along_rows and not isinstance(op, AllReduce):
+            return []
+        return [
+            i
+            for i, value in enumerate(node.inputs)
+            if (value in self._laid or is_filter(value.type)) and _has_orders(value.type)
+        ]
+
+    def _add_exchange(self, node: Node, turned: Collection[int]) -> None:
+        """Add a collective, or the wait for one, some of whose operands have their channels last.
+
+        It sees them with these as the last dimension, in views, and so does the wait for it.
+        """
+        is_wait, inputs, outputs = isinstance(node.op, Wait), [*node.inputs], [*node.outputs]
+        for i in turned:
+            old = inputs[i]
+            inputs[i] = self._pending[old] if is_wait else _turn(old, TO_LAST)
+            if not is_wait:
+                self.nodes.append(_view(node, old, inputs[i], TO_LAST))
+            outputs[i] = _turn(outputs[i], TO_LAST)
+        self.nodes.append(replace(node, inputs=tuple(inputs), outputs=tuple(outputs)))
+        for i in turned:
+            if isinstance(node.op, Start):
+                self._pending[node.outputs[i]] = outputs[i]
+                continue
+            self.nodes.append(_view(node, outputs[i], node.outputs[i], TO_SECOND))
+            self._laid.add(node.outputs[i])
+            self._touched.add(node.outputs[i])
 
     def restore(self, graph: Graph, donated: Collection[Value]) -> dict[str, Value]:
         """Return the outputs of the old graph as if nothing had been laid out.
