@@ -383,9 +383,10 @@ def test_a_call_like_the_last_is_not_read_again(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Signature, "read", tell)
     first = add({"a": x}, x)
-    assert len(read) == 1
+    add({"a": x}, x)
+    assert len(read) == 2
     again = add({"a": x * 3}, x)
-    assert len(read) == 1
+    assert len(read) == 2  # it is written now
     close(first["sum"], np.full(4, 2.0))
     close(again["sum"], np.full(4, 4.0))
     close(again["all"][0], np.full(4, 3.0))
@@ -394,7 +395,7 @@ def test_a_call_like_the_last_is_not_read_again(monkeypatch: pytest.MonkeyPatch)
         ({"a": backend.ones(1)}, x),
         ({"a": np.ones(4)}, x),
     ]
-    for count, other in enumerate(others, 2):
+    for count, other in enumerate(others, 3):
         close(add(*other)["sum"], np.asarray(other[0]["a"]) + np.asarray(other[1]))
         assert len(read) == count
     for wrong in (({"b": x}, x), ([x], x)):

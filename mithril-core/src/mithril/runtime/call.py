@@ -214,7 +214,14 @@ class Bound(Generic[Source]):
 
         An array that is given up is lost if the run fails and may have written into its memory.
         """
-        execute, order, choose, kinds, is_donated, owner = self.parts
+        made, choose = self.run_handles(arrays, observe), self.parts.choose
+        return Array.of_kinds(self.parts.kinds, made if choose is None else choose(made))
+
+    def run_handles(
+        self, arrays: Sequence[Array], observe: Observer | None = None
+    ) -> Sequence[Any]:
+        """Return what the engine returns for all outputs of the plan; see `run`."""
+        execute, order, _, _, is_donated, owner = self.parts
         given: Sequence[Any] = [x.shards for x in arrays]
         if is_donated:
             check_donated(arrays, given, self.interface.arguments, self.interface.donated)
@@ -229,7 +236,7 @@ class Bound(Generic[Source]):
             raise
         if is_donated:
             give_up(arrays, self.interface.donated, self._takers)
-        return Array.of_kinds(kinds, made if choose is None else choose(made))
+        return made
 
     def run_for(self, arrays: Sequence[Array], place: int) -> Array:
         """Return one of the results; an op that runs by itself has next to nothing around it.

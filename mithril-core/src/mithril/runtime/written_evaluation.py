@@ -119,7 +119,7 @@ def _write(names: Names, bound: Bound[Any], takes: bool) -> Iterator[str]:
     made = [f"made_{i}" for i in range(len(bound.plan.outputs))]
     yield f"    [{', '.join(made)}] = execute([{given}], observe)"
     for i, place in enumerate(bound.results):
-        yield f"    y{i} = new(Array); y{i}.kind = result_{i}; y{i}.shards = made_{place}"
+        yield f"    {name_result(i, f'made_{place}')}"
     count = len(names.outputs)
     outputs = ", ".join(f"{name!r}: y{i}" for i, name in enumerate(names.outputs))
     yield "    slopes = Parameters()"
@@ -128,4 +128,14 @@ def _write(names: Names, bound: Bound[Any], takes: bool) -> Iterator[str]:
     yield f"    return {{{outputs}}}, slopes"
 
 
-__all__ = ["Names", "WrittenEvaluation"]
+def name_result(i: int, handle: str) -> str:
+    """Return the statements that make an array of a result.
+
+    Args:
+        i: its number.
+        handle: the expression for what the engine returns.
+    """
+    return f"y{i} = new(Array); y{i}.kind = result_{i}; y{i}.shards = {handle}"
+
+
+__all__ = ["Names", "WrittenEvaluation", "name_result"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from mithril.errors import OptionError, listing, nearest
-from mithril.trees import Leaf, Structure, collect_leaves, flatten, names, numbers, rebuild
+from mithril.trees import Leaf, Structure, flatten, names, numbers, rebuild
 from mithril.types import to_python
 
 Choice = int | str | Sequence[int | str]
@@ -48,18 +48,6 @@ class Form(NamedTuple):
     def leaf_numbers(self) -> list[bool]:
         """Return for each leaf whether it is a Python number."""
         return [is_number for _, form in self.arguments for is_number in numbers(form)]
-
-    def collect_leaves(self, args: tuple[Any, ...], leaves: list[Any]) -> bool:
-        """Add the leaves of arguments to a list, and return whether the call has this form.
-
-        Args:
-            args: of a call that has none by name.
-            leaves: the list; of a call of another form some leaves may be added.
-        """
-        if self.keyword or len(args) != len(self.positional):
-            return False
-        pairs = zip(args, self.positional)  # noqa: B905 - of equal length
-        return all(collect_leaves(x, form, leaves) for x, (_, form) in pairs)
 
     def call(self, function: Callable[..., Any], leaves: Iterator[Any]) -> Any:
         """Return what a function returns for this form with other leaves."""

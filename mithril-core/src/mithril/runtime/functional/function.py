@@ -29,6 +29,7 @@ from mithril.runtime.functional.arriving import Arriving
 from mithril.runtime.functional.binding import TracedFunction, bind_function
 from mithril.runtime.functional.options import FunctionOptions, JitOptions
 from mithril.runtime.functional.tracing import check_traced_spec, lift
+from mithril.runtime.functional.written_function import WrittenFunction, can_write
 from mithril.runtime.interrupts import hold_interrupts
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
@@ -130,22 +131,24 @@ class Function:
         self._signature = Signature(function)
         self._arriving: LRUCache[Form, Arriving] = LRUCache(KEPT)
         self._bindings: Bindings[Form, TracedFunction] = Bindings(KEPT)
+        self._written: WrittenFunction | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; inside another function that is traced, become a part of it."""
+        written = self._written
+        if written is not None and not kwargs and running_trace() is None:
+            arrays = written.collect(args)
+            if arrays is not None:
+                return written.run(arrays)
         leaves: list[Any] = []
-        last = self._bindings.last
-        if last is not None and not kwargs and running_trace() is None:
-            alike = last.find(leaves) if last.form.collect_leaves(args, leaves) else None
-            if alike is not None:
-                return _run(alike, leaves)
-            leaves.clear()
         form = self._read(args, kwargs, leaves)
         outer = trace_of_call(leaves)
         if outer is not None:
             return self._inline(outer, form, leaves)
         bound = self._bindings.of_last(form, leaves)
         if bound is not None:
+            if written is None or written.bound is not bound:
+                self._write(bound, form, leaves)
             return _run(bound, leaves)
         backend = self._backend_of(leaves)
         arriving = self._form(form)
@@ -228,6 +231,11 @@ class Function:
             )
             self._bindings.keep(form, kinds, bound)
         return bound
+
+    def _write(self, bound: Bound[TracedFunction], form: Form, arrays: Sequence[Array]) -> None:
+        """Have the next call like this one, which is the second, run without a detour."""
+        if can_write(form):
+            self._written = WrittenFunction(bound, form, [x.kind for x in arrays])
 
     def _inline(self, outer: Builder, form: Form, leaves: list[Any]) -> Any:
         """Return the function's result as a part of another trace.
