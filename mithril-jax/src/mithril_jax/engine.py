@@ -44,6 +44,8 @@ from mithril_jax.options import JaxOptions
 from mithril_jax.processes import join, raise_if_lost
 from mithril_jax.transfer import make_transfer
 
+FEW = 8
+"""So many arrays are waited for one by one: JAX's function looks at what it is given as long."""
 _WIDE = frozenset({DType.int64, DType.uint64, DType.float64})
 
 
@@ -256,7 +258,12 @@ class JaxEngine(Engine):
             BackendError: another process of the job is gone.
         """
         try:
-            jax.block_until_ready(list(handles))
+            if len(handles) > FEW:
+                jax.block_until_ready(list(handles))
+            else:
+                for handle in handles:
+                    if handle is not None:
+                        handle.block_until_ready()
         except (RuntimeError, ValueError) as error:
             raise_if_lost(error)
             raise

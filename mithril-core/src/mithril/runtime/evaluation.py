@@ -81,7 +81,8 @@ class Evaluator:
         donate: Choice = (),
     ) -> tuple[dict[str, Array], Parameters]:
         """Return outputs, and gradients if those of outputs are given; see `CompiledModel`."""
-        seed = read_seed(seed)
+        if seed != 0 or type(seed) is not int:
+            seed = read_seed(seed)
         written = self._written
         if written is not None and donate == ():
             made = written.evaluate(params, inputs, gradients, observe)
