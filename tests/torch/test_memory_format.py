@@ -201,7 +201,7 @@ def test_weights_and_their_gradients_travel_as_they_lie(zero: int) -> None:
         made |= ml.Mean(axis=(0, 1, 2, 3))(input="images", output="loss")
         step = ml.train_step(
             made, backend, ml.optim.adamw(1e-2), loss="loss", shapes={"x": (4, 3, 10, 10)},
-            in_shardings={"x": P("data")}, zero=zero,
+            in_shardings={"x": P("data")}, zero=zero, fusion_bytes=1024,
         )  # fmt: skip
         state = step.init(seed=0)
         x = np.random.default_rng(0).standard_normal((4, 3, 10, 10), dtype=np.float32)
@@ -219,3 +219,6 @@ def test_weights_and_their_gradients_travel_as_they_lie(zero: int) -> None:
     text = write(stage.program, codegen=codegen).text
     sent, back = (text.count(f".permute({order})") for order in ("0, 2, 3, 1", "0, 3, 1, 2"))
     assert sent == back == {0: 2, 1: 4, 3: 5}[zero]  # gradients, and weights that are gathered
+    if not zero:  # nobody waits for a sum before the last one is under way
+        assert text.count("all_reduce(") > 1
+        assert text.rindex("all_reduce(") < text.index(".wait()")

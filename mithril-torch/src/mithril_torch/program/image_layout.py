@@ -12,7 +12,7 @@ as it does in memory: collectives work on rows, whatever their order.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -95,6 +95,7 @@ def lay_out_images(
     layouts = _Layouts()
     for node in graph.nodes:
         layouts.add(node)
+    layouts.add_views(graph.outputs.values())
     outputs = {name: layouts.find(value) for name, value in graph.outputs.items()}
     if contiguous_results:
         outputs = layouts.restore(graph, donated)
@@ -137,6 +138,7 @@ class _Layouts:
         self._touched: set[Value] = set()  # made of images that are laid out: they may lie so, too
         self._spread: set[Value] = set()  # broadcasts, which have no memory of their own
         self._pending: dict[Value, Value] = {}  # as starts had them, and as they have them now
+        self._exchanged: dict[Value, Node] = {}  # the views of what collectives made of images
 
     def find(self, value: Value) -> Value:
         """Return what stands for a value of the old graph."""
@@ -144,6 +146,7 @@ class _Layouts:
 
     def add(self, node: Node) -> None:
         """Add a node, its operands laid out where it is one that works on images."""
+        self.add_views(node.inputs)
         node = replace(node, inputs=tuple(map(self.find, node.inputs)))
         turned = self._list_exchanged(node)
         if turned:
@@ -193,9 +196,19 @@ class _Layouts:
             if isinstance(node.op, Start):
                 self._pending[node.outputs[i]] = outputs[i]
                 continue
-            self.nodes.append(_view(node, outputs[i], node.outputs[i], TO_SECOND))
-            self._laid.add(node.outputs[i])
-            self._touched.add(node.outputs[i])
+            made = node.outputs[i]
+            self._exchanged[made] = _view(node, outputs[i], made, TO_SECOND)
+            self._laid.add(made)
+            self._touched.add(made)
+
+    def add_views(self, values: Iterable[Value]) -> None:
+        """Add the views that are what was exchanged, where somebody reads it.
+
+        Who reads the result of a collective waits for it: nobody shall before that.
+        """
+        for value in values:
+            if value in self._exchanged:
+                self.nodes.append(self._exchanged.pop(value))
 
     def restore(self, graph: Graph, donated: Collection[Value]) -> dict[str, Value]:
         """Return the outputs of the old graph as if nothing had been laid out.

@@ -43,15 +43,16 @@ def adamw_steps(
     parameters = own_memory(parameters, own[0], is_plain=is_plain)
     firsts = own_memory(firsts, own[1], is_plain=is_plain)
     seconds = own_memory(seconds, own[2], is_plain=is_plain)
-    if not is_plain:  # the kernel takes memory as it lies
+    if not is_plain:
         gradients, firsts, seconds = (
             lay_alike(xs, parameters) for xs in (gradients, firsts, seconds)
         )
+    # The kernel takes memory as it lies, but copies what has its channels last.
     torch._fused_adamw_(
-        parameters,
-        gradients,
-        firsts,
-        seconds,
+        parameters if is_plain else view_in_order(parameters),
+        gradients if is_plain else view_in_order(gradients),
+        firsts if is_plain else view_in_order(firsts),
+        seconds if is_plain else view_in_order(seconds),
         [],
         [count.to(torch.float32)] * len(parameters),
         lr=rate.to(torch.float32) if rate.is_cuda else rate,
@@ -120,6 +121,11 @@ def find_order(x: torch.Tensor) -> torch.memory_format | None:
         return torch.contiguous_format
     is_last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
     return torch.channels_last if is_last else None
+
+
+def view_in_order(tensors: Tensors) -> Tensors:
+    """Return tensors in one of the two orders with their dimensions as they lie in memory."""
+    return [x if x.is_contiguous() else x.permute(0, 2, 3, 1) for x in tensors]
 
 
 def copy_in_order(x: torch.Tensor) -> torch.Tensor:
