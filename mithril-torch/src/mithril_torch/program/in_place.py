@@ -124,19 +124,28 @@ def _is_zero(value: Value, makers: Mapping[Value, Node]) -> bool:
 
 def write_in_place(graph: Graph) -> Graph:
     """Return a graph that makes results in the memory of operands where it can, in loops too."""
-    writable = {**WRITABLE, **WRITABLE_IF_CHANNELS_LAST}
-
-    def list_writable(node: Node) -> tuple[int, ...]:
-        op = node.op
-        return op.writable if isinstance(op, Fusion) else writable.get(type(op), ())
-
-    found = find_reused_operands(graph, list_writable, _is_anew)
+    found = find_reused(graph)
     nodes = (
         replace(node, op=_write_over(node.op, found[node])) if node in found else node
         for node in graph.nodes
     )
     inside = tuple(map_bodies(node, write_in_place) for node in nodes)
     return Graph(graph.inputs, inside, graph.outputs)
+
+
+def find_reused(graph: Graph) -> dict[Node, int]:
+    """Return the nodes whose first result can be made in the memory of an operand, and in which.
+
+    Args:
+        graph: a local one; its loops are not looked into.
+    """
+    writable = {**WRITABLE, **WRITABLE_IF_CHANNELS_LAST}
+
+    def list_writable(node: Node) -> tuple[int, ...]:
+        op = node.op
+        return op.writable if isinstance(op, Fusion) else writable.get(type(op), ())
+
+    return find_reused_operands(graph, list_writable, _is_anew)
 
 
 def _write_over(op: Op, operand: int) -> Op:

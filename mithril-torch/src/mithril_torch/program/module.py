@@ -26,6 +26,7 @@ from mithril_torch.program.kept_states import keep_states
 from mithril_torch.program.module_scope import Line, ModuleScope, TextSegment
 from mithril_torch.program.names import comment, one_a_line, port_comment
 from mithril_torch.program.onednn import use_onednn
+from mithril_torch.program.peak_memory import split_at_peak
 from mithril_torch.program.recompute import recompute_elementwise
 
 Aliases = Mapping[int, int]
@@ -200,7 +201,7 @@ def _prepare(
         return found
     found = accumulate_in_place(join_relu_gradients(keep_states(found)), free)
     if codegen.arrange is None:
-        found = write_in_place(join_sums(found))
+        found = write_in_place(split_at_peak(join_sums(found)))
     return use_onednn(found) if codegen.uses_onednn else found
 
 
