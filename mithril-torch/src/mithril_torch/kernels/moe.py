@@ -7,6 +7,7 @@ from mithril.spi import TensorType, Types, ops
 from mithril_torch.kernels.expression import dtype
 from mithril_torch.kernels.table import kernel
 from mithril_torch.kernels.unsigned import wide
+from mithril_torch.program.dispatching import DispatchByExpert
 
 
 @kernel(ops.MoeDispatch)
@@ -17,6 +18,16 @@ def moe_dispatch(op: ops.MoeDispatch, types: Types) -> str:
     if not types[0].size or not result.size:
         return _zeros(result)
     return "moe_dispatch({0}, {1})"
+
+
+@kernel(DispatchByExpert)
+@wide
+def dispatch_by_expert(op: DispatchByExpert, types: Types) -> str:
+    """Rows copied, expert by expert."""
+    (result,) = op.infer(types)
+    if not types[0].size or not result.size:
+        return _zeros(result)
+    return f"moe_dispatch_by_expert({{0}}, {{1}}, {op.experts})"
 
 
 @kernel(ops.MoeCombine)

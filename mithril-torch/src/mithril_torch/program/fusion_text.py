@@ -37,7 +37,9 @@ def write_fusion(name: str, fusion: Fusion) -> list[str]:
         lines.append(f"    x{fusion.over}.copy_({names[first]})")
         names[first] = names[body.inputs[fusion.over]]
         write(node for node in body.nodes if node in after)
-    lines.append(f"    return ({''.join(f'{names[result]}, ' for result in results)})")
+    turned = fusion.turned
+    own = (f"{names[x]}.contiguous(), " if x in turned else f"{names[x]}, " for x in results)
+    lines.append(f"    return ({''.join(own)})")
     over = "" if fusion.over is None else f", over={fusion.over}"
     return [*lines, f"{name} = compile_fusion({name}{over})"]
 

@@ -80,6 +80,12 @@ class Fusion(WrittenOp):
         return [value.type for value in self.body.outputs.values()]
 
     @property
+    def turned(self) -> set[Value]:
+        """Results that are views of what is computed, and get memory of their own."""
+        views = {value for node in self.body.nodes if node.op.is_view for value in node.outputs}
+        return views.intersection(self.body.outputs.values())
+
+    @property
     def writable(self) -> tuple[int, ...]:
         """Operands in whose memory the first result can be made.
 
@@ -88,6 +94,8 @@ class Fusion(WrittenOp):
         result may not read the operand as it was.
         """
         nodes, inputs = self.body.nodes, self.body.inputs
+        if self.body.outputs["0"] in self.turned:
+            return ()
         later = find_dependents(self.body, self.body.outputs["0"])
         read = {value for node in later for value in node.inputs}
         slopes = [node.inputs[0] for node in nodes if isinstance(node.op, CrossEntropyGradient)]
@@ -137,6 +145,7 @@ class _Forming:
         constants = (node for node in graph.nodes if isinstance(node.op, Constant))
         self._constants = {node.outputs[0]: node for node in constants}
         self._open: list[_OpenFusion] = []
+        self._absorbed: set[Node] = set()  # views of results, in fusions that are closed
 
     def list_nodes(self) -> list[Node]:
         """Return the nodes of the graph, those of a fusion as one.
@@ -146,6 +155,8 @@ class _Forming:
         """
         found: list[tuple[int, Node]] = []
         for place, node in enumerate(self._graph.nodes):
+            if node in self._absorbed:
+                continue
             if _is_inside(node) and not self._is_beside_loss(node):
                 self._take_in(node)
             else:
@@ -199,14 +210,36 @@ class _Forming:
         self._open.remove(fusion)
         before, inside = self._split_views_of_operands(fusion.nodes)
         inside, views = _split_views(inside)
-        results = self._find_results(inside)
+        turned = [view for node in inside for view in self._find_turned(node)]
+        turned = [view for view in turned if view not in inside]
+        results = self._find_results([*inside, *turned])
         if self._is_worth(inside, results):
+            self._absorbed.update(turned)
+            views = [node for node in views if node not in turned]
             place = self._choose_place(inside, results, place)
             yield from ((self._places[node], node) for node in before)
-            yield place, self._join(inside, results)
+            yield place, self._join([*inside, *turned], results)
             yield from ((place, node) for node in views)
         else:
             yield from ((self._places[node], node) for node in fusion.nodes)
+
+    def _find_turned(self, node: Node) -> list[Node]:
+        """Return the views that turn a result for all who read it, wherever they stand.
+
+        Rows that are written where readers want them need not be copied there.
+        """
+        value, chain, found = node.outputs[0], list[Node](), 0
+        while not node.op.is_view and self._is_read_once(value):
+            ((reader, _),) = self._uses[value]
+            if not isinstance(reader.op, Reshape | Transpose):
+                break
+            chain.append(reader)
+            found = len(chain) if _is_turn(reader) else found
+            value = reader.outputs[0]
+        return chain[:found]
+
+    def _is_read_once(self, value: Value) -> bool:
+        return value not in self._outputs and len(self._uses.get(value, ())) == 1
 
     def _choose_place(self, inside: Sequence[Node], results: Sequence[Value], due: int) -> int:
         """Return the place of a fusion: at the last of its nodes if that frees memory, or when due.
@@ -315,6 +348,13 @@ def _split_views(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
             needed.update(node.inputs)
             inside.append(node)
     return inside[::-1], views[::-1]
+
+
+def _is_turn(node: Node) -> bool:
+    """Return whether a node brings rows of tensors, but not what is in them, into another order."""
+    if not isinstance(node.op, Transpose) or len(node.op.order) < 3:
+        return False
+    return node.op.order[-1] == len(node.op.order) - 1
 
 
 def _copy(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> Graph:

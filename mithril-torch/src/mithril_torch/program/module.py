@@ -15,6 +15,7 @@ from typing import Any
 from mithril.spi import Graph, Kernel, Mesh, Program, Value
 
 from mithril_torch.program.codegen_options import DEFAULT_CODEGEN, CodegenOptions, wrap_function
+from mithril_torch.program.dispatching import dispatch_by_expert
 from mithril_torch.program.emit import FunctionEmitter, indent
 from mithril_torch.program.flatten_batch_dims import flatten_batch_dims
 from mithril_torch.program.fusing import accumulate_in_place, find_aliases, fuse, join_sums
@@ -194,6 +195,7 @@ def _prepare(
         graph = lay_out_images(
             graph, contiguous_results=codegen.contiguous_results, donated=donated
         )
+    graph = dispatch_by_expert(graph)
     if codegen.fusions:
         graph = form_fusions(recompute_elementwise(graph))
     found = gather_updates(flatten_batch_dims(fuse(graph)))

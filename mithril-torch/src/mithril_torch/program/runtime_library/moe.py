@@ -9,9 +9,22 @@ from mithril_torch.program.runtime_library.index import all_within, keep_rows, s
 
 def moe_dispatch(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Return rows of x by id inside each group; zeros where an id names none."""
+    groups, rows, _ = x.shape
+    start = torch.arange(0, groups * rows, rows, device=x.device).unsqueeze(1)
+    return select_or_clear(x, ids, start)
+
+
+def moe_dispatch_by_expert(x: torch.Tensor, ids: torch.Tensor, experts: int) -> torch.Tensor:
+    """Return the same rows, [experts, groups, capacity, features]."""
+    groups, rows, _ = x.shape
+    start = torch.arange(0, groups * rows, rows, device=x.device).view(1, groups, 1)
+    return select_or_clear(x, ids.unflatten(1, (experts, -1)).transpose(0, 1), start)
+
+
+def select_or_clear(x: torch.Tensor, ids: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """Return rows by id, each counted from where its group starts; zeros where an id names none."""
     groups, rows, features = x.shape
     table = x.reshape(groups * rows, features)
-    start = torch.arange(0, groups * rows, rows, device=x.device).unsqueeze(1)
     if all_within(ids, rows):
         return select_rows(table, ids + start)
     good = ids.clamp(0, rows - 1)
@@ -29,4 +42,4 @@ def moe_combine(x: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.sum(found, 1, dtype=found.dtype)
 
 
-__all__ = ["moe_combine", "moe_dispatch"]
+__all__ = ["moe_combine", "moe_dispatch", "moe_dispatch_by_expert"]
