@@ -84,11 +84,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if not isinstance(item, SybilItem):
         return
     document, start = item.example.document, item.example.start
+    reached = _POSITIONS.get(document, -1)
     for example in document.examples():
-        if _POSITIONS.get(document, -1) < example.start < start:
+        if reached < example.start < start:
             example.evaluate()
-    _POSITIONS[document] = start
+    _POSITIONS[document] = max(reached, start)
 
 
-# Where the last example stands that this process has run of each document.
+# How far this process has run the examples of each document.
 _POSITIONS: dict[Document, int] = {}

@@ -88,6 +88,8 @@ def test_gradients_that_jump_within_rounding_may_be_as_far_apart_as_those_by_han
     contest.check_gradients((1.0, {"w": np.ones(3)}), by_hand, start)
     with pytest.raises(AssertionError, match=r"w: 15\.58"):
         contest.check_gradients((1.0, {"w": np.full(3, 9.0)}), by_hand, start)
+    with pytest.raises(AssertionError, match="loss"):
+        contest.check_gradients((2.0, {"w": np.ones(3)}), by_hand, start)
     with pytest.raises(AssertionError, match="w"):  # those that differ on steady data are refused
         contest.check_gradients(
             (1.0, {"w": np.ones(3)}), partial(differentiate, jumps=False), start

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
 import mithril as ml
 import numpy as np
 import pytest
+from mithril.runtime.functional import function as function_module
+from mithril.runtime.functional.written_function import write_function
 
 
 class Pair(NamedTuple):
@@ -25,8 +29,9 @@ def written(function: Any, *args: Any) -> Any:
     for _ in range(2):
         function(*args)
     assert function._written is not None
-    assert function._written.collect(args) is not None
-    return function._written
+    found, _ = function._written
+    assert found.collect(args) is not None
+    return found
 
 
 def test_trees_are_taken_apart_and_put_together_leaf_by_leaf(backend: ml.Backend) -> None:
@@ -90,7 +95,7 @@ def test_other_arguments_go_the_general_way(name: str, backend: ml.Backend) -> N
     function = ml.jit(add, backend=backend)
     written(function, {"u": x, "v": [x]}, x)
     args, refused = OTHERS[name](x)
-    assert function._written.collect(args) is None
+    assert function._written[0].collect(args) is None
     if refused:
         with pytest.raises(refused):
             function(*args)
@@ -161,4 +166,43 @@ def test_what_is_not_recognised_is_written_once(backend: ml.Backend, call: Any) 
     for _ in range(4):
         assert call(function, x).numpy().tolist() == [2.0, 2.0]
         found.append(function._written)
-    assert found[1] is found[3] is not None
+    assert found[1][0] is found[3][0]
+
+
+@pytest.mark.parametrize("args", [(), ({},), (None,), ([(), {}],)])
+def test_a_function_may_be_given_no_array(backend: ml.Backend, args: tuple[Any, ...]) -> None:
+    around = backend.array([1.0, 2.0])
+    function = ml.jit(lambda *nothing: around * 2.0, backend=backend)
+    written(function, *args)
+    assert function(*args).numpy().tolist() == [2.0, 4.0]
+    with pytest.raises((ml.MithrilError, TypeError)):
+        function("text")
+
+
+def test_each_kind_of_arguments_is_written_once(
+    backend: ml.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def tell(*given: Any) -> Any:
+        made.append(given)
+        return write_function(*given)
+
+    monkeypatch.setattr(function_module, "write_function", tell)
+    function = ml.jit(lambda x: x * 2.0)
+    short, long = backend.ones(2), backend.ones(3)
+    for x in [short, short, long, long] * 5 + [short, long] * 5:
+        assert function(x).numpy().tolist() == [2.0] * len(x)
+    assert len(made) == 2
+
+
+def test_nothing_that_is_written_keeps_a_function_alive(backend: ml.Backend) -> None:
+    function = ml.jit(lambda x: x * 2.0)
+    alive = weakref.ref(written(function, backend.ones(2)).collect)
+    gc.collect()
+    gc.disable()
+    try:
+        del function
+        assert alive() is None
+    finally:
+        gc.enable()

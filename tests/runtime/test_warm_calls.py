@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import gc
+import weakref
 from typing import Any
 
 import mithril as ml
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 from mithril import P
 from mithril.engine import float_errors
+from mithril.runtime import call, evaluation
+from mithril.runtime.written_evaluation import write_evaluation
 from mithril.types import DType
 
 
@@ -169,12 +173,23 @@ def evaluate_again(compiled: ml.CompiledModel, *given: Any) -> Any:
     """Return what the third evaluation returns, which no longer goes the general way."""
     for _ in range(2):
         compiled.evaluate(*given)
-    assert written_of(compiled).evaluate(given[0], given[1], *given[2:] or (None,), None)
+    assert evaluate_written(compiled, *given)
     return compiled.evaluate(*given)
 
 
-def written_of(compiled: ml.CompiledModel) -> Any:
-    return compiled._evaluator._written
+def evaluate_written(
+    compiled: ml.CompiledModel, params: Any, inputs: Any, gradients: Any = None
+) -> Any:
+    """Return what the function that is written returns, None where it leaves the call to others."""
+    evaluator = compiled._evaluator
+    evaluate = evaluator._written[gradients is None]
+    return evaluate and evaluate(evaluator, params, inputs, gradients, None)
+
+
+def sources_of(compiled: ml.CompiledModel) -> list[str]:
+    """Return what was written for the plan that ran last."""
+    assert compiled._evaluator._last is not None
+    return [written.source for written in compiled._evaluator._last.written.values()]
 
 
 def test_an_evaluation_is_written_name_by_name() -> None:
@@ -183,7 +198,7 @@ def test_an_evaluation_is_written_name_by_name() -> None:
     params, x = compiled.randomize_params(seed=0), backend.ones(4, 3)
     first = compiled.evaluate(params, {"x": x}, {"y": backend.ones(4, 2)})
     outputs, gradients = evaluate_again(compiled, params, {"x": x}, {"y": backend.ones(4, 2)})
-    assert written_of(compiled).source == WRITTEN
+    assert sources_of(compiled) == [WRITTEN]
     assert type(gradients) is type(first[1])
     assert list(gradients) == list(first[1])
     np.testing.assert_array_equal(outputs["y"].numpy(), first[0]["y"].numpy())
@@ -192,20 +207,24 @@ def test_an_evaluation_is_written_name_by_name() -> None:
 
 
 WRITTEN = """\
-def evaluate(params, inputs, gradients, observe):
+def evaluate(evaluator, params, inputs, gradients, observe):
+    if family.open_profile is not None: return None
     try:
+        if not isinstance(inputs, MAPPINGS): return None
         if len(inputs) != 1: return None
+        if not isinstance(params, MAPPINGS): return None
         if len(params) != 2: return None
-        if len(gradients) != 1 or family.open_profile is not None: return None
+        if not isinstance(gradients, MAPPINGS): return None
+        if len(gradients) != 1: return None
         x0 = inputs['x']
         x1 = params['l.weight']
         x2 = params['l.bias']
         x3 = gradients['y']
         if x1.kind is not kind_1: return None
         if x2.kind is not kind_2: return None
-        if x0.__class__ is not Array: x0 = take(0, x0)
+        if x0.__class__ is not Array: x0 = evaluator.take(0, x0, seeded, kind_0)
         if x0.kind is not kind_0 and x0.kind != kind_0: return None
-        if x3.__class__ is not Array: x3 = take(3, x3)
+        if x3.__class__ is not Array: x3 = evaluator.take(3, x3, seeded, kind_3)
         if x3.kind is not kind_3 and x3.kind != kind_3: return None
     except (AttributeError, KeyError, TypeError):
         return None
@@ -257,7 +276,7 @@ def test_the_gradient_of_a_loss_may_be_a_number_each_time() -> None:
     for slope in (1.0, 1.0, 1.0, 2.0, 0.5):
         _, gradients = compiled.evaluate(params, {"x": x}, {"loss": slope})
         np.testing.assert_allclose(gradients["l.bias"].numpy(), slope / 2, 1e-6)
-    assert written_of(compiled).evaluate(params, {"x": x}, {"loss": 4.0}, None) is not None
+    assert evaluate_written(compiled, params, {"x": x}, {"loss": 4.0})
 
 
 def test_parameters_of_an_equal_kind_are_known_from_then_on() -> None:
@@ -267,11 +286,10 @@ def test_parameters_of_an_equal_kind_are_known_from_then_on() -> None:
     x = backend.ones(4, 3)
     evaluate_again(compiled, params, {"x": x})
     stepped = {name: value + 0 for name, value in params.items()}
-    written = written_of(compiled)
-    assert written.evaluate(stepped, {"x": x}, None, None) is None
+    assert not evaluate_written(compiled, stepped, {"x": x})
     compiled.evaluate(stepped, {"x": x})
-    assert written_of(compiled) is written
-    assert written.evaluate(stepped, {"x": x}, None, None)
+    assert evaluate_written(compiled, stepped, {"x": x})
+    assert len(sources_of(compiled)) == 1
 
 
 def test_ids_on_the_host_are_looked_at_each_time() -> None:
@@ -294,3 +312,115 @@ def test_a_profile_measures_an_evaluation_that_is_written() -> None:
     with ml.profile(backend) as profile:
         compiled.evaluate(params, {"x": x})
     assert "l" in profile.layers()
+
+
+@pytest.mark.parametrize("order", ["ABABAB", "AABBAABB", "AAABBB", "AaAaBbBb", "AAaaBBbb"])
+def test_each_plan_is_written_once_in_whatever_order_it_runs(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Capitals ask for gradients; letters are lengths of batches."""
+    written: list[Any] = []
+
+    def tell(names: Any, bound: Any, kinds: Any, **options: Any) -> Any:
+        written.append((bound, names.seeded))
+        return write_evaluation(names, bound, kinds, **options)
+
+    monkeypatch.setattr(evaluation, "write_evaluation", tell)
+    backend = ml.NumpyBackend()
+    compiled = linear(backend)
+    params = compiled.randomize_params(seed=0)
+    weight, bias = params["l.weight"].numpy(), params["l.bias"].numpy()
+    rng = np.random.default_rng(0)
+    for letter in order * 3:
+        length = {"a": 4, "b": 8}[letter.lower()]
+        x = rng.standard_normal((length, 3)).astype(np.float32)
+        given = params, {"x": backend.array(x)}
+        if letter.isupper():
+            dy = rng.standard_normal((length, 2)).astype(np.float32)
+            outputs, gradients = compiled.evaluate(*given, {"y": backend.array(dy)})
+            np.testing.assert_allclose(gradients["l.weight"].numpy(), dy.T @ x, 1e-4, 1e-5)
+        else:
+            outputs = compiled.evaluate(*given)
+        np.testing.assert_allclose(outputs["y"].numpy(), x @ weight.T + bias, 1e-4, 1e-5)
+    assert len(written) == len(set(written)) <= len(set(order))
+
+
+def test_forwards_and_gradients_in_turn_are_both_written() -> None:
+    backend = ml.NumpyBackend()
+    compiled = linear(backend)
+    params, x, dy = compiled.randomize_params(seed=0), {"x": backend.ones(4, 3)}, backend.ones(4, 2)
+    for given in ((x,), (x,), (x, {"y": dy}), (x, {"y": dy})):
+        compiled.evaluate(params, *given)
+    assert evaluate_written(compiled, params, x)
+    assert evaluate_written(compiled, params, x, {"y": dy})
+
+
+def test_values_of_another_shape_are_put_on_devices_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = ml.NumpyBackend()
+    compiled = linear(backend)
+    params = compiled.randomize_params(seed=0)
+    evaluate_again(compiled, params, {"x": np.ones((4, 3), np.float32)})
+    put, placed = type(backend.engine).put, []
+
+    def tell(self: Any, type: Any, *given: Any) -> Any:
+        placed.append(type.shape)
+        return put(self, type, *given)
+
+    monkeypatch.setattr(type(backend.engine), "put", tell)
+    compiled.evaluate(params, {"x": np.ones((8, 3), np.float32)})
+    assert placed == [(8, 3)]
+
+
+def test_nothing_that_is_written_keeps_a_model_alive() -> None:
+    backend = ml.NumpyBackend()
+    compiled = linear(backend)
+    params, x = compiled.randomize_params(seed=0), np.ones((4, 3), np.float32)
+    evaluate_again(compiled, params, {"x": x})
+    alive = weakref.ref(compiled._evaluator)
+    gc.collect()
+    gc.disable()
+    try:
+        del compiled
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_a_run_that_is_broken_off_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = ml.NumpyBackend()
+    compiled = linear(backend)
+    params, x = compiled.randomize_params(seed=0), backend.ones(4, 3)
+    looked_at: list[Any] = []
+
+    def interrupt(*given: Any) -> None:
+        looked_at.append(given)
+        if len(looked_at) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(call, "check_outputs", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        compiled.evaluate(params, {"x": x})
+    for _ in range(5):
+        compiled.evaluate(params, {"x": x})
+    assert len(looked_at) == 2
+    assert evaluate_written(compiled, params, {"x": x})
+
+
+def test_what_is_no_mapping_and_no_seed_is_refused_when_warm() -> None:
+    backend = ml.NumpyBackend()
+    compiled = linear(backend)
+    params, x = compiled.randomize_params(seed=0), backend.ones(4, 3)
+
+    class Odd:
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, name: str) -> Any:
+            return params[name]
+
+    evaluate_again(compiled, params, {"x": x})
+    with pytest.raises(ml.GraphError, match="give a mapping"):
+        compiled.evaluate(Odd(), {"x": x})  # type: ignore[call-overload]
+    for seed in (np.array([1, 2]), backend.array([0, 1])):
+        with pytest.raises(ml.OptionError, match="is not an integer"):
+            compiled.evaluate(params, {"x": x}, seed=seed)  # type: ignore[call-overload]

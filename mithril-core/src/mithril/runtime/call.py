@@ -147,6 +147,17 @@ class Bound(Generic[Source]):
     def _occasion(self) -> Occasion:
         return Occasion(self.interface.caller, self.interface.owner.name, self.plan.mesh)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has run, and what came out was looked at; never so with MITHRIL_CHECK=1."""
+        parts = vars(self).get("parts")
+        return parts is not None and parts.execute != self._run_first
+
+    @cached_property
+    def written(self) -> dict[Any, Any]:
+        """What is written as Python to run it, by the form of the call; each is written once."""
+        return {}
+
     @cached_property
     def measured(self) -> Executable:
         """The plan lowered once more, to be measured by profiles."""

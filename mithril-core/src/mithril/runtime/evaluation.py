@@ -30,7 +30,7 @@ from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings, read_donated
 from mithril.runtime.submesh import on_whole_mesh
 from mithril.runtime.unplaced import HostArray, PendingArray, settle_one
-from mithril.runtime.written_evaluation import Names, WrittenEvaluation
+from mithril.runtime.written_evaluation import Evaluated, Names, write_evaluation
 from mithril.types import DType
 
 Given = Mapping[str, object]
@@ -69,7 +69,8 @@ class Evaluator:
         self._converter = InputConverter(backend)
         self._donations: dict[Hashable, frozenset[str]] = {}
         self._last: Bound[Evaluation] | None = None
-        self._written: WrittenEvaluation | None = None
+        # Of evaluations with gradients, and without: a loop may have both.
+        self._written: list[Callable[..., Evaluated | None] | None] = [None, None]
 
     def evaluate(
         self,
@@ -81,11 +82,11 @@ class Evaluator:
         donate: Choice = (),
     ) -> tuple[dict[str, Array], Parameters]:
         """Return outputs, and gradients if those of outputs are given; see `CompiledModel`."""
-        if seed != 0 or type(seed) is not int:
+        if type(seed) is not int or seed != 0:
             seed = read_seed(seed)
-        written = self._written
-        if written is not None and donate == ():
-            made = written.evaluate(params, inputs, gradients, observe)
+        evaluate = self._written[gradients is None]
+        if evaluate is not None and donate == ():
+            made = evaluate(self, params, inputs, gradients, observe)
             if made is not None:
                 return made
         given = arrays = self._collect_given(params, inputs, gradients)
@@ -192,43 +193,42 @@ class Evaluator:
         return outputs, slopes
 
     def _write(self, bound: Bound[Evaluation], arrays: Sequence[Array], seeded: Seeded) -> None:
-        """Have the next evaluation like this one run without a detour, if this is the second.
+        """Have the next evaluation like this one run without a detour, from the second in a row on.
 
         Args:
             bound: what runs.
             arrays: as it takes them.
             seeded: names of the outputs whose gradients are given.
         """
-        evaluation = bound.interface.source
-        is_second, self._last = bound is self._last, bound
-        if not is_second or bound.interface.donated:
-            return
-        if evaluation.captured.arrays or evaluation.traced.uses_seed:
+        evaluation, last, self._last = bound.interface.source, self._last, bound
+        is_plain = not (evaluation.captured.arrays or evaluation.traced.uses_seed)
+        if not is_plain or bound.interface.donated or not bound.is_settled:
             return
         kinds = [x.kind for x in arrays]
-        written = self._written
-        if written is not None and written.bound is bound and written.names.seeded == seeded:
+        written = bound.written.get(seeded)
+        if written is not None:
             written.adopt(kinds)
-            return
-        names = Names(
-            self._inputs, self._parameters, seeded, self._outputs, evaluation.differentiated
-        )
-        take = None if evaluation.index_uses else partial(self._take, bound, seeded)
-        self._written = WrittenEvaluation(names, bound, kinds, take)
+        elif bound is last:
+            names = Names(
+                self._inputs, self._parameters, seeded, self._outputs, evaluation.differentiated
+            )
+            takes = not evaluation.index_uses
+            written = bound.written[seeded] = write_evaluation(names, bound, kinds, takes=takes)
+        if written is not None:
+            self._written[seeded is None] = written.evaluate
 
-    def _take(
-        self, bound: Bound[Evaluation], seeded: Seeded, position: int, given: object
-    ) -> Array:
+    def take(self, position: int, given: object, seeded: Seeded, kind: Kind) -> Array:
         """Return what a user passed for an input or output gradient as a plan takes it.
 
         Args:
-            bound: what runs.
-            seeded: names of the outputs whose gradients are given.
             position: of the argument.
             given: no array.
+            seeded: names of the outputs whose gradients are given.
+            kind: of the array that the plan takes; of another type nothing is put on devices yet.
         """
         x = self._convert_one(position, given, seeded)
-        return settle_one(x, bound.settled[position]) if isinstance(x, HostArray) else x
+        is_waiting = isinstance(x, HostArray) and x.kind.type == kind.type
+        return settle_one(x, kind.sharding) if is_waiting else x
 
     # ------------------------------------------------------------------ arrays of new kinds
 

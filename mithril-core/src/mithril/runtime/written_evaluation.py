@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mithril.engine import Observer
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.call import Bound
 from mithril.runtime.parameters import Parameters
 
 Given = Mapping[str, object]
 Evaluated = tuple[dict[str, Array], Parameters]
-Take = Callable[[int, object], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,69 +47,80 @@ class Names:
         return [(mapping, name) for mapping, names in mappings for name in names]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class WrittenEvaluation:
-    """What evaluates arrays of the kinds of a call, if it is given such.
+    """A function that evaluates arrays of the kinds of a call, if it is given such.
 
     Args:
-        names: of what is given and returned.
-        bound: what runs; it gives nothing up, and has run before.
-        kinds: of the arrays of the call.
-        take: returns an input or output gradient that is no array as the plan takes it, given its
-            position; None where that is not done.
-
-    Attributes:
         source: of the function.
-        evaluate: returns outputs and gradients; None for arrays of other kinds, for other names,
-            and while what runs is measured.
+        evaluate: takes the evaluator, parameters, inputs, output gradients and an observer, and
+            returns outputs and gradients; None for arrays of other kinds, for other names, and
+            while what runs is measured.
     """
 
-    def __init__(
-        self, names: Names, bound: Bound[Any], kinds: Sequence[Kind], take: Take | None
-    ) -> None:
-        self.names, self.bound = names, bound
-        self.source = "".join(f"{line}\n" for line in _write(names, bound, take is not None))
-        self._meaning: dict[str, Any] = {
-            "Array": Array,
-            "Parameters": Parameters,
-            "new": object.__new__,
-            "family": bound.interface.owner.family,
-            "execute": bound.parts.execute,
-            "take": take,
-        }
-        self._meaning |= {f"result_{i}": kind for i, kind in enumerate(bound.parts.kinds)}
-        self.adopt(kinds)
-        exec(compile(self.source, "<written evaluation>", "exec"), self._meaning)
-        self.evaluate: Callable[[Given, Given, Given | None, Observer | None], Evaluated | None] = (
-            self._meaning["evaluate"]
-        )
+    source: str
+    evaluate: Callable[..., Evaluated | None]
 
     def adopt(self, kinds: Sequence[Kind]) -> None:
         """Know arrays by these kinds from now on, which equal the ones known before."""
-        self._meaning.update({f"kind_{i}": kind for i, kind in enumerate(kinds)})
+        self.evaluate.__globals__.update({f"kind_{i}": kind for i, kind in enumerate(kinds)})
+
+
+def write_evaluation(
+    names: Names, bound: Bound[Any], kinds: Sequence[Kind], *, takes: bool
+) -> WrittenEvaluation:
+    """Return the function that evaluates arrays of some kinds.
+
+    It holds neither the plan nor the evaluator, which hold it.
+
+    Args:
+        names: of what is given and returned.
+        bound: what runs; it gives nothing up, and is settled.
+        kinds: of the arrays of the call, as the plan takes them.
+        takes: whether inputs and output gradients may be no arrays yet.
+    """
+    source = "".join(f"{line}\n" for line in _write(names, bound, takes))
+    meaning: dict[str, Any] = {
+        "Array": Array,
+        "MAPPINGS": (dict, Mapping),
+        "Parameters": Parameters,
+        "new": object.__new__,
+        "family": bound.interface.owner.family,
+        "execute": bound.parts.execute,
+        "seeded": names.seeded,
+    }
+    meaning |= {f"result_{i}": kind for i, kind in enumerate(bound.parts.kinds)}
+    exec(compile(source, "<written evaluation>", "exec"), meaning)
+    written = WrittenEvaluation(source, meaning.pop("evaluate"))
+    written.adopt(kinds)
+    return written
 
 
 def _write(names: Names, bound: Bound[Any], takes: bool) -> Iterator[str]:
     """Yield the lines of the function."""
     arguments = names.arguments
-    yield "def evaluate(params, inputs, gradients, observe):"
+    yield "def evaluate(evaluator, params, inputs, gradients, observe):"
+    yield "    if family.open_profile is not None: return None"
     yield "    try:"
-    for mapping, expected in (("inputs", names.inputs), ("params", names.parameters)):
-        yield f"        if len({mapping}) != {len(expected)}: return None"
-    is_forward = names.seeded is None
-    other = (
-        "gradients is not None" if is_forward else f"len(gradients) != {len(names.seeded or ())}"
-    )
-    yield f"        if {other} or family.open_profile is not None: return None"
+    for mapping, names_of in (
+        ("inputs", names.inputs), ("params", names.parameters), ("gradients", names.seeded),
+    ):  # fmt: skip
+        if names_of is None:
+            yield f"        if {mapping} is not None: return None"
+        else:
+            yield f"        if not isinstance({mapping}, MAPPINGS): return None"
+            yield f"        if len({mapping}) != {len(names_of)}: return None"
     for i, (mapping, name) in enumerate(arguments):
         yield f"        x{i} = {mapping}[{name!r}]"
     others = [i for i, (mapping, _) in enumerate(arguments) if mapping != "params"]
-    # Parameters come from the step before, and first: what is taken is taken just once.
+    # Parameters come from the step before, and first: what is put on devices is put there once.
     for i in range(len(arguments)):
         if i not in others:
             yield f"        if x{i}.kind is not kind_{i}: return None"
     for i in others:  # made anew for each batch
         if takes:
-            yield f"        if x{i}.__class__ is not Array: x{i} = take({i}, x{i})"
+            taken = f"evaluator.take({i}, x{i}, seeded, kind_{i})"
+            yield f"        if x{i}.__class__ is not Array: x{i} = {taken}"
         yield f"        if x{i}.kind is not kind_{i} and x{i}.kind != kind_{i}: return None"
     yield "    except (AttributeError, KeyError, TypeError):"
     yield "        return None"
@@ -123,7 +132,7 @@ def _write(names: Names, bound: Bound[Any], takes: bool) -> Iterator[str]:
     count = len(names.outputs)
     outputs = ", ".join(f"{name!r}: y{i}" for i, name in enumerate(names.outputs))
     yield "    slopes = Parameters()"
-    for i, name in enumerate(() if is_forward else names.differentiated, count):
+    for i, name in enumerate(() if names.seeded is None else names.differentiated, count):
         yield f"    slopes[{name!r}] = y{i}"
     yield f"    return {{{outputs}}}, slopes"
 
@@ -138,4 +147,4 @@ def name_result(i: int, handle: str) -> str:
     return f"y{i} = new(Array); y{i}.kind = result_{i}; y{i}.shards = {handle}"
 
 
-__all__ = ["Names", "WrittenEvaluation", "name_result"]
+__all__ = ["Evaluated", "Names", "WrittenEvaluation", "name_result", "write_evaluation"]

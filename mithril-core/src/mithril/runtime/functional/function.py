@@ -29,7 +29,7 @@ from mithril.runtime.functional.arriving import Arriving
 from mithril.runtime.functional.binding import TracedFunction, bind_function
 from mithril.runtime.functional.options import FunctionOptions, JitOptions
 from mithril.runtime.functional.tracing import check_traced_spec, lift
-from mithril.runtime.functional.written_function import WrittenFunction, can_write
+from mithril.runtime.functional.written_function import WrittenFunction, can_write, write_function
 from mithril.runtime.interrupts import hold_interrupts
 from mithril.runtime.lru import LRUCache
 from mithril.runtime.specification import TensorSpec
@@ -131,25 +131,24 @@ class Function:
         self._signature = Signature(function)
         self._arriving: LRUCache[Form, Arriving] = LRUCache(KEPT)
         self._bindings: Bindings[Form, TracedFunction] = Bindings(KEPT)
-        self._written: WrittenFunction | None = None
+        self._written: tuple[WrittenFunction, Bound[TracedFunction]] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; inside another function that is traced, become a part of it."""
-        written = self._written
-        if written is not None and not kwargs and running_trace() is None:
+        if self._written is not None and not kwargs and running_trace() is None:
+            written, bound = self._written
             arrays = written.collect(args)
             if arrays is not None:
-                return written.run(arrays)
+                return written.run(bound, arrays)
         leaves: list[Any] = []
         form = self._read(args, kwargs, leaves)
         outer = trace_of_call(leaves)
         if outer is not None:
             return self._inline(outer, form, leaves)
-        bound = self._bindings.of_last(form, leaves)
-        if bound is not None:
-            if written is None or written.bound is not bound:
-                self._write(bound, form, leaves)
-            return _run(bound, leaves)
+        found = self._bindings.of_last(form, leaves)
+        if found is not None:
+            self._write(found, form, leaves)
+            return _run(found, leaves)
         backend = self._backend_of(leaves)
         arriving = self._form(form)
         convert = partial(arriving.arrays, backend, leaves)
@@ -233,9 +232,12 @@ class Function:
         return bound
 
     def _write(self, bound: Bound[TracedFunction], form: Form, arrays: Sequence[Array]) -> None:
-        """Have the next call like this one, which is the second, run without a detour."""
-        if can_write(form):
-            self._written = WrittenFunction(bound, form, [x.kind for x in arrays])
+        """Have the next call like this one, and like the one before, run without a detour."""
+        if not can_write(form) or not bound.is_settled:
+            return
+        if form not in bound.written:
+            bound.written[form] = write_function(bound, form, [x.kind for x in arrays])
+        self._written = bound.written[form], bound
 
     def _inline(self, outer: Builder, form: Form, leaves: list[Any]) -> Any:
         """Return the function's result as a part of another trace.

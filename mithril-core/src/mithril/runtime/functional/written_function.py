@@ -8,6 +8,7 @@ without a loop; a call with anything else goes the general way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mithril.runtime.array import Array, Kind
@@ -19,43 +20,58 @@ from mithril.runtime.written_evaluation import name_result
 from mithril.trees import LEAF, Branch, Leaf, Structure
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class WrittenFunction:
     """What runs a function on arguments like those of a call.
+
+    Args:
+        source: of both functions.
+        collect: returns the arrays of arguments; None where those are others.
+        finish: returns what the function returns, of what the engine returns.
+    """
+
+    source: str
+    collect: Callable[[tuple[Any, ...]], list[Array] | None]
+    finish: Callable[[Sequence[Any]], Any]
+
+    def run(self, bound: Bound[TracedFunction], arrays: list[Array]) -> Any:
+        """Return what the function returns for arrays that were collected.
+
+        Args:
+            bound: what runs.
+            arrays: of the arguments.
+        """
+        captured = bound.interface.source.captured
+        # Another plan may have moved what is unplaced of them, and one may be an argument, too.
+        if captured.arrays:
+            arrays = bound.settle([*arrays, *captured.held])
+        return hold_interrupts(bool(bound.interface.donated), self._run, bound, arrays)
+
+    def _run(self, bound: Bound[TracedFunction], arrays: list[Array]) -> Any:
+        return self.finish(bound.run_handles(arrays))
+
+
+def write_function(
+    bound: Bound[TracedFunction], form: Form, kinds: Sequence[Kind]
+) -> WrittenFunction:
+    """Return what runs a function on arguments of a form.
+
+    It does not hold the plan, which holds it.
 
     Args:
         bound: what runs; it has run before.
         form: of the call; nothing but arrays by position, see `can_write`.
         kinds: of its arrays.
-
-    Attributes:
-        source: of what takes arguments apart, and of what puts results together.
-        collect: returns the arrays of arguments; None where those are others.
     """
-
-    def __init__(self, bound: Bound[TracedFunction], form: Form, kinds: Sequence[Kind]) -> None:
-        self.bound = bound
-        writer = _Writer()
-        lines = [*writer.take_apart([structure for _, structure in form.positional], len(kinds))]
-        lines += writer.put_together(bound.interface.source.structure, bound.results)
-        self.source = "".join(f"{line}\n" for line in lines)
-        meaning = {**writer.constants, "Array": Array, "new": object.__new__}
-        meaning |= {f"kind_{i}": kind for i, kind in enumerate(kinds)}
-        meaning |= {f"result_{i}": kind for i, kind in enumerate(bound.parts.kinds)}
-        exec(compile(self.source, "<written function>", "exec"), meaning)
-        self.collect: Callable[[tuple[Any, ...]], list[Array] | None] = meaning["collect"]
-        self._finish: Callable[[Sequence[Any]], Any] = meaning["finish"]
-        self._captured = bound.interface.source.captured
-        self._donates = bool(bound.interface.donated)
-
-    def run(self, arrays: list[Array]) -> Any:
-        """Return what the function returns for arrays that were collected."""
-        # Another plan may have moved what is unplaced of them, and one may be an argument, too.
-        if self._captured.arrays:
-            arrays = self.bound.settle([*arrays, *self._captured.held])
-        return hold_interrupts(self._donates, self._run, arrays)
-
-    def _run(self, arrays: list[Array]) -> Any:
-        return self._finish(self.bound.run_handles(arrays))
+    writer = _Writer()
+    lines = [*writer.take_apart([structure for _, structure in form.positional], len(kinds))]
+    lines += writer.put_together(bound.interface.source.structure, bound.results)
+    source = "".join(f"{line}\n" for line in lines)
+    meaning = {**writer.constants, "Array": Array, "new": object.__new__}
+    meaning |= {f"kind_{i}": kind for i, kind in enumerate(kinds)}
+    meaning |= {f"result_{i}": kind for i, kind in enumerate(bound.parts.kinds)}
+    exec(compile(source, "<written function>", "exec"), meaning)
+    return WrittenFunction(source, meaning.pop("collect"), meaning.pop("finish"))
 
 
 def can_write(form: Form) -> bool:
@@ -95,11 +111,12 @@ class _Writer:
         for name, structure in zip(names, structures, strict=True):
             yield from self._open(name, structure, leaves)
         arrays = [f"x{i}" for i in range(count)]
-        yield "    try:"
-        for i in range(count):
-            yield f"        if x{i}.kind is not kind_{i} and x{i}.kind != kind_{i}: return None"
-        yield "    except AttributeError:"
-        yield "        return None"
+        if arrays:
+            yield "    try:"
+            for i, x in enumerate(arrays):
+                yield f"        if {x}.kind is not kind_{i} and {x}.kind != kind_{i}: return None"
+            yield "    except AttributeError:"
+            yield "        return None"
         yield f"    return [{', '.join(arrays)}]"
 
     def _open(self, name: str, structure: Structure, leaves: Iterator[int]) -> Iterator[str]:
@@ -164,4 +181,4 @@ class _Writer:
         return name
 
 
-__all__ = ["WrittenFunction", "can_write"]
+__all__ = ["WrittenFunction", "can_write", "write_function"]
