@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 import torch
 from mithril import P
+from mithril.ir import Builder
+from mithril.ops.collective import AllReduce
+from mithril.ops.conv import convolution
+from mithril.types import DType, TensorType
 from mithril_torch.program.codegen_options import CodegenOptions
+from mithril_torch.program.image_layout import find_convolved, lay_out_images
 from mithril_torch.program.module import write
 from torch.profiler import profile
 
@@ -222,3 +227,16 @@ def test_weights_and_their_gradients_travel_as_they_lie(zero: int) -> None:
     if not zero:  # nobody waits for a sum before the last one is under way
         assert text.count("all_reduce(") > 1
         assert text.rindex("all_reduce(") < text.index(".wait()")
+
+
+def test_what_no_convolution_reads_travels_as_it_is() -> None:
+    """Scores of attention, say, beside a convolution."""
+    builder = Builder()
+    image = builder.input(TensorType((2, 3, 8, 8), DType.float32), "image")
+    weight = builder.input(TensorType((4, 3, 3, 3), DType.float32), "weight")
+    scores = builder.input(TensorType((2, 4, 16, 16), DType.float32), "scores")
+    graph = builder.build({
+        "made": convolution(image, weight), "sum": builder.apply(AllReduce(("data",), "sum"), scores)[0],
+    })  # fmt: skip
+    assert "transpose" not in [node.op.name for node in lay_out_images(graph).nodes]
+    assert find_convolved(graph) == {*graph.inputs[:2]}

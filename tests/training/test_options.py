@@ -375,3 +375,23 @@ def test_words_that_are_refused(case: str) -> None:
     with pytest.raises(ml.OptionError) as raised:
         ml.NumpyBackend((4, 2), mesh_axis_names=["data", "model"], **options)  # type: ignore[arg-type]
     assert str(raised.value) == text
+
+
+@pytest.mark.parametrize("mesh", [ml.Mesh(), ml.Mesh(data=2)], ids=str)
+def test_gradients_that_no_sample_changes_are_accumulated_too(mesh: ml.Mesh) -> None:
+    """That of a bias before a mean is the same for all micro-batches."""
+    backend, found = ml.NumpyBackend(mesh), []
+    x = np.random.default_rng(0).standard_normal((8, 3), dtype=np.float32)
+    for accumulate in (1, 2, 4):
+        model = ml.Model()
+        model |= ml.Linear(4, name="l")(input="x", output="y")
+        model |= ml.Mean(axis=(0, 1))(input="y", output="loss")
+        step = ml.train_step(
+            model, backend, ml.optim.sgd(0.5), loss="loss", shapes={"x": x.shape},
+            in_shardings={"x": P(*mesh.names)}, accumulate=accumulate,
+        )  # fmt: skip
+        state, _ = step(step.init(seed=0), {"x": x})
+        found.append({name: value.numpy() for name, value in state.params.items()})
+    for other in found[1:]:
+        for name, value in found[0].items():
+            np.testing.assert_allclose(other[name], value, *TOLERANCE["float32"], err_msg=name)

@@ -92,7 +92,7 @@ def lay_out_images(
     """
     if not any(isinstance(node.op, Convolving) for node in all_nodes(graph)):
         return graph
-    layouts = _Layouts()
+    layouts = _Layouts(find_convolved(graph))
     for node in graph.nodes:
         layouts.add(node)
     layouts.add_views(graph.outputs.values())
@@ -100,6 +100,18 @@ def lay_out_images(
     if contiguous_results:
         outputs = layouts.restore(graph, donated)
     return Graph(graph.inputs, tuple(layouts.nodes), outputs)
+
+
+def find_convolved(graph: Graph) -> set[Value]:
+    """Return what convolutions read, and what is gathered to be read by them."""
+    found: set[Value] = set()
+    for node in reversed(graph.nodes):
+        if isinstance(node.op, Convolving):
+            found.update(node.inputs)
+        elif collective_of(node.op) is not None or isinstance(node.op, Wait):
+            pairs = zip(node.inputs, node.outputs, strict=True)
+            found.update(value for value, made in pairs if made in found)
+    return found
 
 
 def is_filter(type: TensorType) -> bool:
@@ -129,10 +141,15 @@ def _view(like: Node, value: Value, turned: Value, order: tuple[int, ...]) -> No
 
 
 class _Layouts:
-    """The new graph while it grows, and which of its values have their channels last."""
+    """The new graph while it grows, and which of its values have their channels last.
 
-    def __init__(self) -> None:
+    Args:
+        convolved: what convolutions read, collectives between included.
+    """
+
+    def __init__(self, convolved: set[Value]) -> None:
         self.nodes: list[Node] = []
+        self._convolved = convolved
         self._now: dict[Value, Value] = {}
         self._laid: set[Value] = set()
         self._touched: set[Value] = set()  # made of images that are laid out: they may lie so, too
@@ -176,7 +193,8 @@ class _Layouts:
         return [
             i
             for i, value in enumerate(node.inputs)
-            if (value in self._laid or is_filter(value.type)) and _has_orders(value.type)
+            if value in self._laid or value in self._convolved
+            if _has_orders(value.type)
         ]
 
     def _add_exchange(self, node: Node, turned: Collection[int]) -> None:

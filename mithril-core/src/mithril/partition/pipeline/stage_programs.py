@@ -281,7 +281,8 @@ class StageBuilder:
                 needed.update(node.inputs)
                 kept.append(node)
         ordered = gather_late(kept[::-1], self.item.gathered)
-        nodes, number = bind_microbatch_index([*extra, *ordered], self.count, self._mesh)
+        joined = dict.fromkeys([*self._find_before(extra, ordered), *extra, *ordered])
+        nodes, number = bind_microbatch_index([*joined], self.count, self._mesh)
         made = {value for node in nodes for value in node.outputs}
         takes: dict[Value, SlotRef | None] = {}
         for value in dict.fromkeys(v for node in nodes for v in node.inputs):
@@ -297,6 +298,15 @@ class StageBuilder:
             takes[before] = self._refs[before]
             gives[after] = self._refs[after]
         return self._build_program(found, builder.build({}).nodes, takes, gives)
+
+    def _find_before(self, extra: Sequence[Node], ordered: Sequence[Node]) -> list[Node]:
+        """Return the nodes without a phase that what joins micro-batches needs, in order."""
+        needed, found = {value for node in extra for value in node.inputs}, list[Node]()
+        for node in reversed(ordered):
+            if self.item.phases.get(node) is None and not needed.isdisjoint(node.outputs):
+                needed.update(node.inputs)
+                found.append(node)
+        return found[::-1]
 
     def _add_to_sum(
         self, builder: Builder, value: Value, found: ExecutionPhase
