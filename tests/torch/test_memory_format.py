@@ -16,6 +16,7 @@ from mithril.types import DType, TensorType
 from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.program.image_layout import find_convolved, lay_out_images
 from mithril_torch.program.module import write
+from mithril_torch.program.runtime_library.convolution import say_channels_last
 from torch.profiler import profile
 
 from tests.tolerances import TOLERANCE
@@ -240,3 +241,30 @@ def test_what_no_convolution_reads_travels_as_it_is() -> None:
     })  # fmt: skip
     assert "transpose" not in [node.op.name for node in lay_out_images(graph).nodes]
     assert find_convolved(graph) == {*graph.inputs[:2]}
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_images_of_one_channel_and_filters_of_one_pixel_make_channels_last(channels: int) -> None:
+    """The strides of neither say where channels lie."""
+    made = ml.Model()
+    made |= ml.Conv2d(6, kernel_size=3, padding=1, name="body")(input="x", output="a")
+    made |= ml.Silu()(input="a", output="b")
+    made |= ml.Conv2d(channels, kernel_size=1, name="head")(input="b", output="images")
+    x = np.random.default_rng(0).standard_normal((2, 3, 8, 8), dtype=np.float32)
+    found = []
+    for backend in (ml.TorchBackend(device="cpu"), ml.NumpyBackend()):
+        compiled = ml.compile(made, backend, shapes={"x": x.shape}, differentiable=["x"])
+        params = compiled.randomize_params(seed=0)
+        dy = {"images": np.ones((2, channels, 8, 8), np.float32)}
+        found.append((compiled, compiled.evaluate(params, {"x": x}, dy)))
+    (laid, (_, slopes)), (_, (_, expected)) = found
+    assert laid.code().count("say_channels_last(") == (channels == 1)
+    for name, slope in expected.items():
+        np.testing.assert_allclose(
+            slopes[name].numpy(), slope.numpy(), *TOLERANCE["float32"], err_msg=name
+        )
+    image = torch.randn(2, 1, 8, 8)
+    filters = torch.randn(1, 6, 1, 1)
+    told = torch.conv_transpose2d(say_channels_last(image), filters)
+    assert told.is_contiguous(memory_format=LAST)
+    assert torch.equal(told, torch.conv_transpose2d(image, filters))

@@ -69,6 +69,20 @@ class ToChannelsLast(WrittenOp):
 
 
 @dataclass(frozen=True)
+class SayChannelsLast(WrittenOp):
+    """A view of an image of one channel, or one pixel, whose strides say that channels lie last.
+
+    By strides PyTorch tells how what is convolved with it shall lie, where filters have one pixel.
+    """
+
+    name: ClassVar[str] = "say_channels_last"
+
+    def infer(self, inputs: Types) -> Types:
+        """Return the type of the image."""
+        return inputs[:1]
+
+
+@dataclass(frozen=True)
 class ToContiguous(WrittenOp):
     """A tensor whose elements lie in the order of its dimensions: the operand if its own do."""
 
@@ -275,7 +289,16 @@ class _Layouts:
             self._now |= {old: laid for old, now in self._now.items() if now is value}
             self._now[value] = laid
             self._laid.add(laid)
-        return replace(node, inputs=tuple(map(self.find, node.inputs)))
+        node = replace(node, inputs=tuple(map(self.find, node.inputs)))
+        image = node.inputs[0]
+        has_orders = any(_has_orders(value.type) for value in node.inputs)
+        if has_orders or image.type.rank != IMAGE_RANK or not isinstance(node.op, Convolving):
+            return node
+        told = Value(image.type, image.name)
+        self.nodes.append(
+            replace(node, op=SayChannelsLast(), inputs=(image,), outputs=(told,), cause=None)
+        )
+        return replace(node, inputs=(told, *node.inputs[1:]))
 
     def _list_images(self, node: Node) -> Sequence[Value]:
         """Return the operands of a node that are images and not known to be laid out."""

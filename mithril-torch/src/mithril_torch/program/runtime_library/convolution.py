@@ -15,6 +15,13 @@ def images(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
+def say_channels_last(x: torch.Tensor) -> torch.Tensor:
+    """Return a view of an image that lies so either way, with the strides of channels that do."""
+    _, channels, rows, columns = x.shape
+    strides = (rows * columns * channels, 1, columns * channels, channels)
+    return x.contiguous().as_strided(x.shape, strides)
+
+
 def blank(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Return memory for an image nobody has written to; its channels are last where others' are."""
     is_last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last)
@@ -41,4 +48,4 @@ def convolution_backward_16(
     return [None if gradient is None else gradient.to(dy.dtype) for gradient in found]
 
 
-__all__ = ["blank", "convolution_16", "convolution_backward_16", "images"]
+__all__ = ["blank", "convolution_16", "convolution_backward_16", "images", "say_channels_last"]
