@@ -112,16 +112,17 @@ def test_other_views_stay_outside(function: Any) -> None:
 
 
 @pytest.mark.parametrize("jit", [False, "auto"])
-@pytest.mark.parametrize("capacity", [0.5, 2.0])
-def test_a_step_with_experts_is_that_of_numpy(jit: Any, capacity: float) -> None:
+@pytest.mark.parametrize(("capacity", "accumulate"), [(0.5, 1), (2.0, 1), (2.0, 2)])
+def test_a_step_with_experts_is_that_of_numpy(jit: Any, capacity: float, accumulate: int) -> None:
     states = []
     for backend in (ml.TorchBackend(device="cpu", jit=jit), ml.NumpyBackend()):
         model = ml.Model()
         model |= ml.MoE(4, 32, top_k=2, capacity_factor=capacity, name="moe")(input="x", output="y")
         model |= ml.Mean(axis=(0, 1, 2))(input="y", output="loss")
         step = ml.train_step(
-            model, backend, ml.optim.sgd(0.5), loss="loss", shapes={"x": (4, 64, 64)}
-        )
+            model, backend, ml.optim.sgd(0.5), loss="loss", shapes={"x": (4, 64, 64)},
+            accumulate=accumulate,
+        )  # fmt: skip
         state = step.init(seed=0)
         x = np.random.default_rng(0).standard_normal((4, 64, 64), dtype=np.float32)
         for _ in range(2):
@@ -131,3 +132,24 @@ def test_a_step_with_experts_is_that_of_numpy(jit: Any, capacity: float) -> None
         np.testing.assert_allclose(
             states[0].params[name].numpy(), value.numpy(), *TOLERANCE["float32"], err_msg=name
         )
+
+
+@pytest.mark.parametrize("bound", [0.0, 30.0])
+def test_logits_may_be_turned_before_their_loss(bound: float) -> None:
+    """What turns them, or their gradient, is beside the loss, and not in a fusion."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s, dtype=np.float32) for s in ((16, 8, 32), (32, 64)))
+    target = rng.integers(0, 64, (8, 16)).astype(np.int32)
+    found = []
+    for backend in (ml.TorchBackend(device="cpu", jit="auto"), ml.NumpyBackend()):
+
+        def loss(x: Any, w: Any, target: Any) -> Any:
+            logits = x @ w
+            logits = mnp.tanh(logits / bound) * bound if bound else logits
+            return mnp.cross_entropy(mnp.transpose(logits, (1, 0, 2)), target).mean()
+
+        function = ml.jit(ml.value_and_grad(loss, (0, 1)), backend=backend)
+        value, slopes = function(*map(backend.array, (x, w, target)))
+        found.append([value.numpy(), *(slope.numpy() for slope in slopes)])
+    for mine, other in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, other, *TOLERANCE["float32"])

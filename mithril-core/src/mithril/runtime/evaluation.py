@@ -68,8 +68,8 @@ class Evaluator:
         self._pick_inputs, self._pick_parameters = pick(inputs), pick(parameters)
         self._converter = InputConverter(backend)
         self._donations: dict[Hashable, frozenset[str]] = {}
-        self._last: Bound[Evaluation] | None = None
         # Of evaluations with gradients, and without: a loop may have both.
+        self._last: list[Bound[Evaluation] | None] = [None, None]
         self._written: list[Callable[..., Evaluated | None] | None] = [None, None]
 
     def evaluate(
@@ -200,7 +200,8 @@ class Evaluator:
             arrays: as it takes them.
             seeded: names of the outputs whose gradients are given.
         """
-        evaluation, last, self._last = bound.interface.source, self._last, bound
+        evaluation, is_forward = bound.interface.source, seeded is None
+        last, self._last[is_forward] = self._last[is_forward], bound
         is_plain = not (evaluation.captured.arrays or evaluation.traced.uses_seed)
         if not is_plain or bound.interface.donated or not bound.is_settled:
             return
@@ -215,7 +216,7 @@ class Evaluator:
             takes = not evaluation.index_uses
             written = bound.written[seeded] = write_evaluation(names, bound, kinds, takes=takes)
         if written is not None:
-            self._written[seeded is None] = written.evaluate
+            self._written[is_forward] = written.evaluate
 
     def take(self, position: int, given: object, seeded: Seeded, kind: Kind) -> Array:
         """Return what a user passed for an input or output gradient as a plan takes it.

@@ -81,7 +81,11 @@ class Fusion(WrittenOp):
 
     @property
     def turned(self) -> set[Value]:
-        """Results that are views of what is computed, and get memory of their own."""
+        """Results that are views of what is computed.
+
+        They are returned with their elements in order. Those that would share memory with another
+        result are copied by what makes kernels of the fusion.
+        """
         views = {value for node in self.body.nodes if node.op.is_view for value in node.outputs}
         return views.intersection(self.body.outputs.values())
 
@@ -231,7 +235,7 @@ class _Forming:
         value, chain, found = node.outputs[0], list[Node](), 0
         while not node.op.is_view and self._is_read_once(value):
             ((reader, _),) = self._uses[value]
-            if not isinstance(reader.op, Reshape | Transpose):
+            if not isinstance(reader.op, Reshape | Transpose) or self._is_beside_loss(reader):
                 break
             chain.append(reader)
             found = len(chain) if _is_turn(reader) else found
@@ -306,7 +310,7 @@ class _Forming:
             kernels += passes
             saved += 2 * _size(node) * max(passes - 1, 0)
         saved += KERNEL_BYTES * (kernels - 1)
-        return kernels > 1 and saved >= LEAST_BYTES
+        return bool(results) and kernels > 1 and saved >= LEAST_BYTES
 
     def _join(self, inside: Sequence[Node], results: Sequence[Value]) -> Node:
         made = {value for node in inside for value in node.outputs}

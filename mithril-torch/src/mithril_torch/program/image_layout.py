@@ -24,6 +24,7 @@ from mithril.spi.ops import (
     BatchNorm,
     BatchNormGradient,
     Broadcast,
+    Cast,
     ChannelGradient,
     ChannelMoments,
     ChannelSums,
@@ -117,14 +118,19 @@ def lay_out_images(
 
 
 def find_convolved(graph: Graph) -> set[Value]:
-    """Return what convolutions read, and what is gathered to be read by them."""
+    """Return what convolutions read, in loops too, and what is gathered or cast to be read so."""
     found: set[Value] = set()
     for node in reversed(graph.nodes):
+        is_form = collective_of(node.op) is not None or isinstance(node.op, Cast | Wait)
         if isinstance(node.op, Convolving):
             found.update(node.inputs)
-        elif collective_of(node.op) is not None or isinstance(node.op, Wait):
+        elif is_form:
             pairs = zip(node.inputs, node.outputs, strict=True)
             found.update(value for value, made in pairs if made in found)
+        for body in node.op.bodies:
+            inside = find_convolved(body)
+            pairs = zip(node.inputs, body.inputs, strict=True)
+            found.update(value for value, own in pairs if own in inside and own.type == value.type)
     return found
 
 

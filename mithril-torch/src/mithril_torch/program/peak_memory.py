@@ -36,9 +36,9 @@ def split_at_peak(graph: Graph) -> Graph:
         place = graph.nodes.index(node)
         nodes = (*graph.nodes[:place], *parts, *graph.nodes[place + 1 :])
         split = Graph(graph.inputs, nodes, graph.outputs)
-        reused = find_reused(split)
-        if any(part in reused for part in parts):
-            graph = split
+        after = count_live(split, find_reused(split))
+        if max(after[part] for part in parts) < live[node]:
+            graph, live = split, after
     return graph
 
 
