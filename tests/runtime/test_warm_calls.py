@@ -210,11 +210,11 @@ WRITTEN = """\
 def evaluate(evaluator, params, inputs, gradients, observe):
     if family.open_profile is not None: return None
     try:
-        if not isinstance(inputs, MAPPINGS): return None
+        if inputs.__class__ is not dict and not isinstance(inputs, MAPPINGS): return None
         if len(inputs) != 1: return None
-        if not isinstance(params, MAPPINGS): return None
+        if params.__class__ is not dict and not isinstance(params, MAPPINGS): return None
         if len(params) != 2: return None
-        if not isinstance(gradients, MAPPINGS): return None
+        if gradients.__class__ is not dict and not isinstance(gradients, MAPPINGS): return None
         if len(gradients) != 1: return None
         x0 = inputs['x']
         x1 = params['l.weight']

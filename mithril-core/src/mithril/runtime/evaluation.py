@@ -85,7 +85,7 @@ class Evaluator:
         if type(seed) is not int or seed != 0:
             seed = read_seed(seed)
         evaluate = self._written[gradients is None]
-        if evaluate is not None and donate == ():
+        if evaluate is not None and not donate:
             made = evaluate(self, params, inputs, gradients, observe)
             if made is not None:
                 return made

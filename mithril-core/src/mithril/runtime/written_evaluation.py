@@ -108,7 +108,8 @@ def _write(names: Names, bound: Bound[Any], takes: bool) -> Iterator[str]:
         if names_of is None:
             yield f"        if {mapping} is not None: return None"
         else:
-            yield f"        if not isinstance({mapping}, MAPPINGS): return None"
+            is_other = f"{mapping}.__class__ is not dict and not isinstance({mapping}, MAPPINGS)"
+            yield f"        if {is_other}: return None"
             yield f"        if len({mapping}) != {len(names_of)}: return None"
     for i, (mapping, name) in enumerate(arguments):
         yield f"        x{i} = {mapping}[{name!r}]"
