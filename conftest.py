@@ -74,22 +74,36 @@ DOCSTRINGS = Sybil(
 pytest_collect_file = (MARKDOWN + DOCSTRINGS).pytest()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put documents first.
+
+    The examples of one need each other, and processes that share the tests take them from the ends
+    of each other's lists: so most documents run in one process.
+    """
+    items.sort(key=lambda item: not isinstance(item, SybilItem))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Run the examples before this one in its document that this process has not run.
+    """Run the examples before this one in its document, if the last that ran here is another.
 
-    The examples of a document need each other, and processes that share the tests, or a command
-    line that names one example, divide them anywhere.
+    Processes that share the tests, or a command line that names one example, divide a document
+    anywhere.
     """
     if not isinstance(item, SybilItem):
         return
     document, start = item.example.document, item.example.start
-    reached = _POSITIONS.get(document, -1)
-    for example in document.examples():
-        if reached < example.start < start:
+    initial = _INITIAL.setdefault(document, dict(document.namespace))
+    before = [example for example in document.examples() if example.start < start]
+    if before and _LAST.get(document) != before[-1].start:
+        document.namespace.clear()
+        document.namespace.update(initial)
+        for example in before:
             example.evaluate()
-    _POSITIONS[document] = max(reached, start)
+    _LAST[document] = start
 
 
-# How far this process has run the examples of each document.
-_POSITIONS: dict[Document, int] = {}
+_INITIAL: dict[Document, dict[str, object]] = {}
+"""The names that the examples of each document start with."""
+_LAST: dict[Document, int] = {}
+"""Where the example stands that this process has run last of each document."""
