@@ -155,11 +155,11 @@ def test_each_step_is_the_formula(form: str, zero: int) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_each_step_is_the_formula_on_every_backend(backend: str, form: str) -> None:
     made, recorder = Steps(opened(backend, data=2), FORMS[form]), Recorder()
-    made.backend.open_profile = recorder
+    made.backend.family.open_profile = recorder
     try:
         check_steps(made, FORMS[form], dtype=DTYPES.get(form, "float32"))
     finally:
-        made.backend.open_profile = None
+        made.backend.family.open_profile = None
     # XLA's compiler for processors carries sums of bfloat16 in float32 (docs/communication.md).
     width = 2 if (backend, form) == ("jax", "bf16") else 1
     rows = made.step.plan.collectives()
@@ -251,7 +251,7 @@ def test_a_gradient_of_zeros_does_not_stop_a_factor_for_ever() -> None:
 def test_nothing_is_compressed_before_warm_up_ends() -> None:
     backend = ml.NumpyBackend(ml.Mesh(data=2))
     made, recorder = Steps(backend, Form("powersgd", rank=2, warmup=2)), Recorder()
-    made.backend.open_profile = recorder
+    made.backend.family.open_profile = recorder
     exact = []
     for _ in range(4):
         recorder.issued.clear()

@@ -109,7 +109,7 @@ def test_one_profiler_in_a_process(tmp_path: Any) -> None:
             pass
     finally:
         jax.profiler.stop_trace()
-    assert backend.open_profile is None
+    assert backend.family.open_profile is None
     with (
         ml.profile(backend) as prof,
         pytest.raises(ml.BackendError, match="end that profile first"),

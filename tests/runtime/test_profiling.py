@@ -194,7 +194,7 @@ def test_after_an_exception_runs_before_it_count() -> None:
         x + x
         broken(x)
     assert len(figures(prof).runs) == 1
-    assert backend.open_profile is None
+    assert backend.family.open_profile is None
     with ml.profile(backend) as again:
         x + x
     assert len(figures(again).runs) == 1
@@ -205,7 +205,7 @@ def test_a_run_that_fails_does_not_count() -> None:
     x = backend.ones(2)
     (x + x).numpy()
     with ml.profile(backend) as prof:
-        profile = backend.open_profile
+        profile = backend.family.open_profile
         bound = SimpleNamespace(
             plan=None, engine=backend.engine, interface=None,
             measured=lambda given, recorder: (_ for _ in ()).throw(ml.BackendError("lost")),

@@ -16,7 +16,7 @@ from mithril.types import DType, TensorType
 from mithril_torch.program.codegen_options import CodegenOptions
 from mithril_torch.program.image_layout import find_convolved, lay_out_images
 from mithril_torch.program.module import write
-from mithril_torch.program.runtime_library.convolution import say_channels_last
+from mithril_torch.program.runtime_library.convolution import as_channels_last
 from torch.profiler import profile
 
 from tests.tolerances import TOLERANCE
@@ -258,13 +258,13 @@ def test_images_of_one_channel_and_filters_of_one_pixel_make_channels_last(chann
         dy = {"images": np.ones((2, channels, 8, 8), np.float32)}
         found.append((compiled, compiled.evaluate(params, {"x": x}, dy)))
     (laid, (_, slopes)), (_, (_, expected)) = found
-    assert laid.code().count("say_channels_last(") == (channels == 1)
+    assert laid.code().count("as_channels_last(") == (channels == 1)
     for name, slope in expected.items():
         np.testing.assert_allclose(
             slopes[name].numpy(), slope.numpy(), *TOLERANCE["float32"], err_msg=name
         )
     image = torch.randn(2, 1, 8, 8)
     filters = torch.randn(1, 6, 1, 1)
-    told = torch.conv_transpose2d(say_channels_last(image), filters)
+    told = torch.conv_transpose2d(as_channels_last(image), filters)
     assert told.is_contiguous(memory_format=LAST)
     assert torch.equal(told, torch.conv_transpose2d(image, filters))

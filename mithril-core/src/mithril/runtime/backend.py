@@ -30,7 +30,7 @@ from mithril.runtime.call import Bound, Interface, bind
 from mithril.runtime.creation import Creation
 from mithril.runtime.eager_calls import EagerCalls
 from mithril.runtime.eager_plans import find_common_sharding, plan_in_place, take_positions
-from mithril.runtime.family import Family, OpenProfile, bring_over, follow_kind
+from mithril.runtime.family import Family, bring_over, follow_kind
 from mithril.runtime.functional.function import Function
 from mithril.runtime.functions import EAGER, eager
 from mithril.runtime.lru import LRUCache
@@ -93,7 +93,7 @@ class Backend(Creation, Shared):
         self.own_options: Mapping[
             str, object
         ] = {}  # as it was opened with, besides the common ones
-        self.family = Family()
+        self.family = Family()  # what it shares with backends of the same devices
         self._enter(engine)
         meet(self)
 
@@ -104,7 +104,7 @@ class Backend(Creation, Shared):
         self.op_functions: LRUCache[object, Function] = LRUCache(EAGER_PLANS)
         self.retraced: LRUCache[object, Bound[Any]] = LRUCache(RETRACED)
         self._numbers: LRUCache[object, Array] = LRUCache(NUMBERS)
-        self.calls = EagerCalls(CALLS)
+        self.calls = EagerCalls(CALLS)  # of operators on its arrays
         self.interop = engine.interop
         self.interop.meet((Array, PendingArray), Parameters)
 
@@ -134,15 +134,6 @@ class Backend(Creation, Shared):
             found._enter(self.engine_on(mesh))
             found.is_topology_aware = False
         return found
-
-    @property
-    def open_profile(self) -> OpenProfile | None:
-        """The profile that measures what runs on the devices, if one does."""
-        return self.family.open_profile
-
-    @open_profile.setter
-    def open_profile(self, profile: OpenProfile | None) -> None:
-        self.family.open_profile = profile
 
     def follow(self, kind: Kind) -> Kind:
         """Return the kind of an array as this backend has it; see `reorder`."""

@@ -130,11 +130,12 @@ class Bound(Generic[Source]):
         owner = self.interface.owner
         if self.interface.is_users and self.engine.process_count > 1:
             # What is measured is what the user runs.
-            profile, owner.open_profile = owner.open_profile, None
+            family = owner.family
+            profile, family.open_profile = family.open_profile, None
             try:
                 check_same_plan(owner, self.interface.caller, self.plan)
             finally:
-                owner.open_profile = profile
+                family.open_profile = profile
         return self.plan
 
     @cached_property

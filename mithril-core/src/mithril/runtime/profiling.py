@@ -119,7 +119,7 @@ class Profile:
             BackendError: another profile of the backend is open, or this one was before, or the
                 framework's own profiler is in use.
         """
-        other = self._backend.open_profile
+        other = self._backend.family.open_profile
         if other is not None:
             raise BackendError(
                 f"backend '{self._backend.name}' is being profiled already{at(other.place)}; end "
@@ -135,7 +135,7 @@ class Profile:
         self._engine_profiler.open()
         self._begun = perf_counter()
         self._beside += self._begun - start
-        self._backend.open_profile = self
+        self._backend.family.open_profile = self
         return self
 
     def __exit__(
@@ -147,7 +147,7 @@ class Profile:
         """End; an exception of the block goes on."""
         end = perf_counter()
         with self._lock:
-            self._backend.open_profile = None
+            self._backend.family.open_profile = None
             for *_, recorder in self._runs:
                 recorder.finish()
             self._engine_profiler.close([recorder for *_, recorder in self._runs])

@@ -8,7 +8,7 @@ from mithril.spi import Types, ops
 
 from mithril_torch.kernels.empty import zero_without_elements
 from mithril_torch.kernels.table import kernel, same
-from mithril_torch.program.image_layout import SayChannelsLast, ToChannelsLast, ToContiguous
+from mithril_torch.program.image_layout import AsChannelsLast, ToChannelsLast, ToContiguous
 
 DIMENSIONS = 3
 """How many spatial dimensions PyTorch's kernels take at most."""
@@ -16,7 +16,7 @@ DIMENSIONS = 3
 
 same({
     ToContiguous: "{0}.contiguous()", ToChannelsLast: "images({0})",
-    SayChannelsLast: "say_channels_last({0})",
+    AsChannelsLast: "as_channels_last({0})",
 })  # fmt: skip
 
 

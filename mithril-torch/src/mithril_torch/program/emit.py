@@ -31,11 +31,11 @@ from mithril_torch.program.buffers import Buffer, plan_buffers, write_into
 from mithril_torch.program.codegen_options import in_range
 from mithril_torch.program.fusion_text import write_fusion
 from mithril_torch.program.fusions import Fusion
-from mithril_torch.program.image_layout import SayChannelsLast, ToChannelsLast, ToContiguous
+from mithril_torch.program.image_layout import AsChannelsLast, ToChannelsLast, ToContiguous
 from mithril_torch.program.module_scope import Line, ModuleScope
 from mithril_torch.program.names import Names, cause_comment, comment, describe_node, layer_of
 
-_MAY_RETURN_OPERAND = (KeepFirst, SayChannelsLast, ToChannelsLast, ToContiguous, UserOp)
+_MAY_RETURN_OPERAND = (KeepFirst, AsChannelsLast, ToChannelsLast, ToContiguous, UserOp)
 """Ops whose result may turn out to be the very tensor of an operand."""
 
 

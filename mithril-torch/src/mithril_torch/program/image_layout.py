@@ -70,13 +70,13 @@ class ToChannelsLast(WrittenOp):
 
 
 @dataclass(frozen=True)
-class SayChannelsLast(WrittenOp):
+class AsChannelsLast(WrittenOp):
     """A view of an image of one channel, or one pixel, whose strides say that channels lie last.
 
     By strides PyTorch tells how what is convolved with it shall lie, where filters have one pixel.
     """
 
-    name: ClassVar[str] = "say_channels_last"
+    name: ClassVar[str] = "as_channels_last"
 
     def infer(self, inputs: Types) -> Types:
         """Return the type of the image."""
@@ -302,7 +302,7 @@ class _Layouts:
             return node
         told = Value(image.type, image.name)
         self.nodes.append(
-            replace(node, op=SayChannelsLast(), inputs=(image,), outputs=(told,), cause=None)
+            replace(node, op=AsChannelsLast(), inputs=(image,), outputs=(told,), cause=None)
         )
         return replace(node, inputs=(told, *node.inputs[1:]))
 

@@ -15,7 +15,7 @@ def images(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def say_channels_last(x: torch.Tensor) -> torch.Tensor:
+def as_channels_last(x: torch.Tensor) -> torch.Tensor:
     """Return a view of an image that lies so either way, with the strides of channels that do."""
     _, channels, rows, columns = x.shape
     strides = (rows * columns * channels, 1, columns * channels, channels)
@@ -48,4 +48,4 @@ def convolution_backward_16(
     return [None if gradient is None else gradient.to(dy.dtype) for gradient in found]
 
 
-__all__ = ["blank", "convolution_16", "convolution_backward_16", "images", "say_channels_last"]
+__all__ = ["as_channels_last", "blank", "convolution_16", "convolution_backward_16", "images"]
