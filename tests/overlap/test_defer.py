@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mithril.ir import Graph, Node, Value
+from mithril.ir import Graph, Node, Phase, Value
 from mithril.ops import Exp, Multiply, Sum
 from mithril.ops.collective import AllReduce
 from mithril.partition.overlap.defer import defer_uncritical
@@ -13,8 +13,8 @@ def tensor(*shape: int) -> Value:
     return Value(TensorType(shape, DType.float32))
 
 
-def applied(op: object, *inputs: Value) -> Node:
-    return Node(op, inputs, tuple(map(Value, op.infer([x.type for x in inputs]))))
+def applied(op: object, *inputs: Value, phase: Phase = Phase.forward) -> Node:
+    return Node(op, inputs, tuple(map(Value, op.infer([x.type for x in inputs]))), phase=phase)
 
 
 def test_a_loss_is_scaled_after_the_backward_computation():
@@ -27,6 +27,20 @@ def test_a_loss_is_scaled_after_the_backward_computation():
     outputs = {"loss": loss.outputs[0], "gradient": gradient.outputs[0]}
     found = defer_uncritical(Graph((x,), (total, reduced, loss, slope, gradient), outputs))
     assert found.nodes == (total, reduced, slope, gradient, loss)
+
+
+def test_updates_stay_where_their_gradients_would_live_longer():
+    x = tensor(3)
+    reduced = applied(AllReduce(("data",), "sum"), x)
+    loss = applied(Exp(), reduced.outputs[0])
+    gradient = applied(AllReduce(("data",), "sum"), x)
+    update = applied(Multiply(), gradient.outputs[0], x, phase=Phase.update)
+    other = applied(Exp(), x)
+    outputs = {"x": update.outputs[0], "loss": loss.outputs[0], "other": other.outputs[0]}
+    graph = Graph((x,), (reduced, loss, gradient, update, other), outputs)
+    assert defer_uncritical(graph).nodes == (reduced, gradient, other, loss, update)
+    found = defer_uncritical(graph, with_updates=False)
+    assert found.nodes == (reduced, gradient, update, other, loss)
 
 
 def test_what_another_collective_waits_for_stays():

@@ -22,12 +22,19 @@ from mithril.cost.streams import Pricing
 from mithril.errors import OptionError
 from mithril.ir.rewrite import communicates
 from mithril.partition.decompose import RING
-from mithril.partition.overlap import Overlap, keep_collectives, place_collectives
+from mithril.partition.overlap import (
+    Overlap,
+    defer_collectives,
+    keep_collectives,
+    place_collectives,
+)
 from mithril.partition.overlap.asked import DECOMPOSE, NONE
 from mithril.plan import Execution, Plan, Program
 
 PARTS_OF_ROOM = (1.0, 0.5, 0.25, 0.0)
 """How much of what is free the results that come early may take, one trial after another."""
+MORE = 1e-3
+"""The part of its memory that overlap may cost though nobody asks for it: a loss lives longer."""
 
 _FindPeak = Callable[[Plan], int]
 """Returns the bytes that the fullest device holds."""
@@ -67,7 +74,7 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
 
     limit = _find_limit(plan, target)
     if limit is None and not asked.said and not asked.said_of_chunks:
-        limit = find_peak(plan)
+        limit = int((1 + MORE) * find_peak(plan))
     candidates = dict.fromkeys((choose_parts(plan, target, pricings, asked), plan))
     for placed in _sort_by_time([_place(one, pricings, asked) for one in candidates], target):
         if limit is None or find_peak(placed) <= limit:
@@ -138,6 +145,7 @@ def _place_within(
     find_peak: _FindPeak,
 ) -> Plan:
     """Return a placed plan that holds no more than a limit, or else that which holds the least."""
+    plan = _defer_within(plan, pricings, limit, find_peak)
     left = limit - find_peak(plan)
     memories = [liveness.measure(stage.program.graph) for stage in plan.stages]
     free = [[left + memory.peak - size for size in memory.curve] for memory in memories]
@@ -149,6 +157,15 @@ def _place_within(
     # What is waited for at once is in memory for the shortest time.
     waiting = _place(plan, pricings, replace(asked, strategy=NONE))
     return min(_with_programs(plan, kept), waiting, key=find_peak)
+
+
+def _defer_within(
+    plan: Plan, pricings: Sequence[Pricing], limit: int, find_peak: _FindPeak
+) -> Plan:
+    """Return a plan in which what only results wait for is done last, if a limit allows that."""
+    parts = zip(plan.stages, pricings, strict=True)
+    deferred = _with_programs(plan, (defer_collectives(s.program, p) for s, p in parts))
+    return deferred if find_peak(deferred) <= limit else plan
 
 
 def _find_obstacle(execution: Execution) -> str | None:

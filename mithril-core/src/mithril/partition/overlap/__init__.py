@@ -1,6 +1,13 @@
 """Overlap: collectives go on beside what computes, where programs say when each starts and ends."""
 
 from mithril.partition.overlap.asked import AS_IT_PAYS, STRATEGIES, Overlap
-from mithril.partition.overlap.place import keep_collectives, place_collectives
+from mithril.partition.overlap.place import (
+    defer_collectives,
+    keep_collectives,
+    place_collectives,
+)
 
-__all__ = ["AS_IT_PAYS", "STRATEGIES", "Overlap", "keep_collectives", "place_collectives"]
+__all__ = [
+    "AS_IT_PAYS", "STRATEGIES", "Overlap",
+    "defer_collectives", "keep_collectives", "place_collectives",
+]  # fmt: skip

@@ -6,15 +6,21 @@ sum, only whoever reads the loss.
 
 from __future__ import annotations
 
-from mithril.ir import Graph, Node, Value
+from mithril.ir import Graph, Node, Phase, Value
 from mithril.ir.rewrite import communicates
 
 
-def defer_uncritical(graph: Graph) -> Graph:
-    """Return a graph in which such nodes stand at the end; collectives keep their order."""
+def defer_uncritical(graph: Graph, *, with_updates: bool = True) -> Graph:
+    """Return a graph in which such nodes stand at the end; collectives keep their order.
+
+    Args:
+        graph: a local one.
+        with_updates: whether updates are deferred, too, whose gradients stay in memory until then.
+    """
     awaited: set[Value] = set()
     for node in reversed(graph.nodes):
-        if communicates(node) or awaited.intersection(node.outputs):
+        stays = communicates(node) or (node.phase == Phase.update and not with_updates)
+        if stays or awaited.intersection(node.outputs):
             awaited.update(node.inputs)
     early: list[Node] = []
     late: list[Node] = []

@@ -85,6 +85,19 @@ def _find_order(graph: Graph, placing: _Placing, room: Sequence[int] | None) -> 
     return placing.postpone(best) if room is None else best
 
 
+def defer_collectives(program: Program, pricing: Pricing) -> Program:
+    """Return a program in which what only a result waits for is done last, if that takes less time.
+
+    Updates stay where they are: gradients would be in memory until the end.
+
+    Args:
+        program: a local one, with every collective where its result is first needed.
+        pricing: says what takes how long.
+    """
+    before = Ordered.of(program.graph, pricing)
+    return replace(program, graph=_Placing(pricing).defer(before, with_updates=False).graph)
+
+
 def keep_collectives(program: Program, pricing: Pricing) -> Program:
     """Return a program with its collectives where they are; each says how much of it is hidden.
 
@@ -127,9 +140,9 @@ class _Placing:
     pricing: Pricing
     is_forced: bool = False
 
-    def defer(self, before: Ordered) -> Ordered:
+    def defer(self, before: Ordered, *, with_updates: bool = True) -> Ordered:
         """Have what only a result waits for be done last."""
-        return self._choose(before, defer_uncritical(before.graph), ())
+        return self._choose(before, defer_uncritical(before.graph, with_updates=with_updates), ())
 
     def advance(self, before: Ordered, room: Sequence[int] | None) -> Ordered:
         """Start collectives one block ahead."""
@@ -211,4 +224,6 @@ def _keeps_more(node: Node) -> bool:
     return isinstance(collective_of(node.op), ReduceScatter) and node.phase != Phase.update
 
 
-__all__ = ["Ordered", "find_order", "keep_collectives", "place_collectives"]
+__all__ = [
+    "Ordered", "defer_collectives", "find_order", "keep_collectives", "place_collectives",
+]  # fmt: skip

@@ -56,7 +56,7 @@ def gather_by_messages(group: Group, operands: tuple[torch.Tensor, ...], dimensi
     """
     settle_abandoned(group)
     group.gathered += 1
-    works: list[Any] = []
+    parts: list[tuple[torch.Tensor, torch.Tensor]] = []
     made: list[torch.Tensor | None] = [None] * len(operands)
     packed: list[int] = []
     for i, x in enumerate(operands):
@@ -65,16 +65,17 @@ def gather_by_messages(group: Group, operands: tuple[torch.Tensor, ...], dimensi
             continue
         row = x.contiguous()
         rows = row.new_empty((group.size, *row.shape))
-        works += send_to_all(group, row, rows)
+        parts.append((row, rows))
         made[i] = rows.flatten(0, 1)
-    few, parts = tuple(operands[i] for i in packed), None
+    few, together = tuple(operands[i] for i in packed), None
     if few:
         flat = flatten_operands(few)
-        parts = flat.new_empty((group.size, flat.numel()))
-        works += send_to_all(group, flat, parts) if flat.numel() else []
+        together = flat.new_empty((group.size, flat.numel()))
+        if flat.numel():
+            parts.append((flat, together))
+    sent = Messages(group, exchange_rows(group, parts))
     shapes = [x.shape for x in few]
-    sent = Messages(group, works)
-    return Pending(sent, finish_gather, group, made, packed, parts, shapes, dimension)
+    return Pending(sent, finish_gather, group, made, packed, together, shapes, dimension)
 
 
 def finish_gather(
@@ -93,19 +94,31 @@ def finish_gather(
     return tuple(made) if len(made) > 1 else made[0]
 
 
-def send_to_all(group: Group, row: torch.Tensor, rows: torch.Tensor) -> list[Any]:
-    """Send a row to all others of a group, and receive theirs where they stand among the rows.
+def exchange_rows(group: Group, parts: list[tuple[torch.Tensor, torch.Tensor]]) -> list[Any]:
+    """Send rows to all others of a group, and receive theirs where they stand.
 
     The messages of one gather have one tag; those of two processes arrive in the order in which
-    they were sent.
+    they were sent. Receives are posted before sends: while something arrives over a connection, Gloo
+    lets the next receive from there wait.
+
+    Args:
+        group: of a few processes.
+        parts: rows of this process, each with a tensor of those of all processes.
+
+    Returns:
+        What to wait for.
     """
-    tag, own = group.gathered % AT_ONCE, flatten_elements(row)
-    rows[group.place].copy_(row)
-    works = []
+    tag, works = group.gathered % AT_ONCE, []
     for step in range(1, group.size):
         source = (group.place - step) % group.size
-        works.append(group.process_group.recv([flatten_elements(rows[source])], source, tag))
-        works.append(group.process_group.send([own], (group.place + step) % group.size, tag))
+        for _, rows in parts:
+            works.append(group.process_group.recv([flatten_elements(rows[source])], source, tag))
+    for row, _ in parts:
+        own = flatten_elements(row)
+        for step in range(1, group.size):
+            works.append(group.process_group.send([own], (group.place + step) % group.size, tag))
+    for row, rows in parts:
+        rows[group.place].copy_(row)
     return works
 
 
