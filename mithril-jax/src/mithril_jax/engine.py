@@ -21,6 +21,7 @@ from mithril.spi import (
     JobStore,
     Kernel,
     Mesh,
+    OfImages,
     OptionError,
     Plan,
     Produce,
@@ -30,6 +31,7 @@ from mithril.spi import (
     Transfer,
     Whole,
     kernels_for,
+    lay_channels_last,
 )
 from mithril.spi.ops import uses_host
 
@@ -38,6 +40,7 @@ from mithril_jax.executable import JaxExecutable
 from mithril_jax.interop import JaxInterop
 from mithril_jax.job_store import open_job_store
 from mithril_jax.kernels import KERNELS, kernels_on
+from mithril_jax.kernels.images import of_images
 from mithril_jax.lower import function_of, whole_function
 from mithril_jax.measured import JaxProfiler, MeasuredExecutable
 from mithril_jax.options import JaxOptions
@@ -181,7 +184,11 @@ class JaxEngine(Engine):
 
     def lower(self, program: Program, donate: Collection[int] = ()) -> JaxExecutable:
         """Turn a program into a jitted function; `donate` are inputs that are given up."""
-        function = function_of(program, self.opened, self.kernel_table)
+        kernels = self.kernel_table
+        if self.opened.platform == "cpu":  # elsewhere XLA lays images out by itself
+            program = replace(program, graph=lay_channels_last(program.graph, kernels))
+            kernels = {**kernels, OfImages.name: of_images}
+        function = function_of(program, self.opened, kernels)
         kind = MeasuredExecutable if self.is_measuring else JaxExecutable
         return kind(program, function, self.opened, self.options, tuple(donate))
 

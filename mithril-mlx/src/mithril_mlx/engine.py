@@ -28,6 +28,7 @@ from mithril.spi import (
     LockstepExecutable,
     Marks,
     Mesh,
+    OfImages,
     OptionError,
     Plan,
     Produce,
@@ -41,6 +42,7 @@ from mithril.spi import (
     communicates,
     find_overwritten,
     host_shards,
+    lay_channels_last,
     move_shards,
 )
 from mithril.spi.ops import DynamicUpdateSlice, find_on_host, uses_host
@@ -52,7 +54,6 @@ from mithril_mlx.distributed import Job, join, library_of
 from mithril_mlx.interop import MLXInterop
 from mithril_mlx.kernels import KERNELS
 from mithril_mlx.kernels.conv import of_images
-from mithril_mlx.layout import OfImages, channels_last
 from mithril_mlx.lazy import LazyExecutable, Shards, namespace
 from mithril_mlx.measured import MeasuredExecutable, MLXProfiler
 from mithril_mlx.options import MLXOptions
@@ -307,7 +308,8 @@ class MLXEngine(Engine):
             return RemoteStage(program, self.communicator, self._rank)
         kernels = self.kernel_table
         if self.options.channels_last:
-            program, kernels = channels_last(program), {**kernels, OfImages.name: of_images}
+            program = replace(program, graph=lay_channels_last(program.graph, kernels))
+            kernels = {**kernels, OfImages.name: of_images}
         overwritten = find_overwritten(program, donate)
         program = share_numbers(program, self._compiles_updates)
         compiled = is_compiled(self.options.jit, self.device) and not self.is_measuring

@@ -21,7 +21,8 @@ engine. What is here is recorded with its signatures and changes with `BACKEND_A
 * Kernels and tables: `ArrayNamespace`, `EXTENSIONS`, `SHARED_KERNELS`, `bind_namespace`,
   `dtype_in`, `kernels_for`, `Kernel`, `KernelTable`, `KernelRun`, `fix_column_signs`,
   `fix_qr_signs`, `accumulator`, `THREEFRY_PARITY`, `THREEFRY_ROTATIONS`, `KernelChecks`,
-  `join_equal_scalars`.
+  `join_equal_scalars`,
+  `OfImages`, `channels_second`, `lay_channels_last`.
 * Collectives and transports: `JobStore`, `LockstepExecutable`, `RankExecutable`, `TransportCall`,
   `Transport`, `ArrivedChunk`, `move_shards`, `join_chunks`, `take_chunk`.
 * Memory: `Arena`, `Arrange`, `NO_ARENA`, `SimulatedArenas`, `Writing`, `makes_anew`,
@@ -43,6 +44,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from mithril.engine import Engine, EngineProfiler, Executable, Handle, Observer, Recorder
     from mithril.engine.arena import NO_ARENA, Arena, Arrange, SimulatedArenas, Writing, makes_anew
+    from mithril.engine.channels_last import OfImages, channels_second, lay_channels_last
     from mithril.engine.checks import KernelChecks
     from mithril.engine.equal_scalars import join_equal_scalars
     from mithril.engine.host_arena import host_arena
@@ -145,16 +147,17 @@ __all__ = [
     "Issued", "IssuedRow", "JobStore", "Kernel", "KernelChecks", "KernelRun", "KernelTable",
     "LaunchRequest", "LockstepExecutable", "MEMORY_FORMATS", "Marks", "MeasuredLockstep",
     "MemoryUse", "Mesh", "Message", "Messages", "MithrilError", "ModelMethods", "ModelView",
-    "NO_ARENA", "Node", "Observer", "Op", "OptionError", "PassTarget", "Phase", "Placed", "Plan",
-    "PluginKernel", "Port", "Produce", "Program", "ProgramView", "RankExecutable", "Recorder",
-    "SHARED_KERNELS", "Scalar", "Segment", "Shape", "Sharding", "SimulatedArenas", "Span",
-    "StageRun", "StageSend", "THREEFRY_PARITY", "THREEFRY_ROTATIONS", "Tensor", "TensorType",
-    "Timetable", "Transfer", "Transport", "TransportCall", "Types", "Value", "Whole", "Writing",
-    "accumulator", "all_nodes", "as_dtype", "bind_namespace", "carry", "check_choice", "check_flag",
-    "check_seconds", "choose_name", "coarsen", "communicates", "describe_collective", "dtype_in",
-    "find_begun", "find_issued", "find_overwritten", "find_reused_operands", "fix_column_signs",
-    "fix_qr_signs", "free_port", "hookimpl", "host_arena", "host_shards", "issue_node",
-    "issue_transfer", "join_chunks", "join_equal_scalars", "join_starts", "kernels_for", "listing",
+    "NO_ARENA", "Node", "Observer", "OfImages", "Op", "OptionError", "PassTarget", "Phase",
+    "Placed", "Plan", "PluginKernel", "Port", "Produce", "Program", "ProgramView", "RankExecutable",
+    "Recorder", "SHARED_KERNELS", "Scalar", "Segment", "Shape", "Sharding", "SimulatedArenas",
+    "Span", "StageRun", "StageSend", "THREEFRY_PARITY", "THREEFRY_ROTATIONS", "Tensor",
+    "TensorType", "Timetable", "Transfer", "Transport", "TransportCall", "Types", "Value", "Whole",
+    "Writing", "accumulator", "all_nodes", "as_dtype", "bind_namespace", "carry", "channels_second",
+    "check_choice", "check_flag", "check_seconds", "choose_name", "coarsen", "communicates",
+    "describe_collective", "dtype_in", "find_begun", "find_issued", "find_overwritten",
+    "find_reused_operands", "fix_column_signs", "fix_qr_signs", "free_port", "hookimpl",
+    "host_arena", "host_shards", "issue_node", "issue_transfer", "join_chunks",
+    "join_equal_scalars", "join_starts", "kernels_for", "lay_channels_last", "listing",
     "makes_anew", "map_bodies", "move_shards", "op_registry", "ops", "promote", "regions",
     "register_plugin", "reuse_donated", "rewrite", "run_marked", "segment_of", "take_chunk",
     "trim_padding", "unregister_plugin", "unroll", "walk",
@@ -165,6 +168,7 @@ _HOMES = {
     "mithril.engine.arena": (
         "Arena", "Arrange", "NO_ARENA", "SimulatedArenas", "Writing", "makes_anew",
     ),
+    "mithril.engine.channels_last": ("OfImages", "channels_second", "lay_channels_last"),
     "mithril.engine.checks": ("KernelChecks",),
     "mithril.engine.equal_scalars": ("join_equal_scalars",),
     "mithril.engine.host_arena": ("host_arena",),

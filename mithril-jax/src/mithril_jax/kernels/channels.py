@@ -12,19 +12,21 @@ from typing import Any
 
 import numpy as np
 from jax import lax
-from mithril.spi import KernelRun, Types, accumulator, ops
+from mithril.spi import KernelRun, OfImages, Types, accumulator, ops
 
+from mithril_jax.kernels.conv import read_images
 from mithril_jax.kernels.table import kernel
 
 
 @kernel(ops.NormalizeChannels)
-def normalize_channels(op: ops.NormalizeChannels, types: Types) -> KernelRun:
+def normalize_channels(op: ops.NormalizeChannels | OfImages, types: Types) -> KernelRun:
     """x times gain over the root of the variance, plus what is left of bias and mean by that."""
     x_type, dtype = types[0], accumulator(types[0].dtype)
-    epsilon = np.asarray(op.epsilon, dtype)
+    of, (_, channels, *_) = read_images(op, x_type.rank)
+    epsilon = np.asarray(of.epsilon, dtype)
 
     def column(row: Any) -> Any:
-        return lax.broadcast_in_dim(row, x_type.shape, (1,))
+        return lax.broadcast_in_dim(row, x_type.shape, (channels,))
 
     def run(*operands: Any) -> Any:
         x, gain, bias, mean, variance = (lax.convert_element_type(y, dtype) for y in operands)

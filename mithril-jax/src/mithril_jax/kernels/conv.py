@@ -1,4 +1,7 @@
-"""Kernels of convolution; gradients are transposes of the local forward kernel."""
+"""Kernels of convolution; gradients are transposes of the local forward kernel.
+
+Each takes an op as the core has it, or one of images whose channels come last.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,26 @@ from typing import Any
 
 import jax
 from jax import lax
-from mithril.spi import KernelRun, TensorType, Types, accumulator, as_dtype, ops
+from mithril.spi import KernelRun, OfImages, TensorType, Types, accumulator, as_dtype, ops
 
 from mithril_jax.kernels.table import kernel
 
 
 @kernel(ops.Convolution)
-def convolution(op: ops.Convolving, types: Types) -> KernelRun:
+def convolution(op: ops.Convolving | OfImages, types: Types) -> KernelRun:
     """[batch, channels, *spatial] with [out, channels / groups, *window]."""
     dtype, accumulate = types[0].dtype.numpy, accumulator(types[0].dtype)
+    of, order = read_images(op, types[0].rank)
 
     def run(x: Any, w: Any) -> Any:
         y = lax.conv_general_dilated(
             x,
             w,
-            window_strides=op.stride,
-            padding=op.padding,
-            rhs_dilation=op.dilation,
-            feature_group_count=op.groups,
+            window_strides=of.stride,
+            padding=of.padding,
+            rhs_dilation=of.dilation,
+            dimension_numbers=lax.ConvDimensionNumbers(order, order, order),
+            feature_group_count=of.groups,
             preferred_element_type=accumulate,
         )
         return lax.convert_element_type(y, dtype)
@@ -32,7 +37,7 @@ def convolution(op: ops.Convolving, types: Types) -> KernelRun:
 
 
 @kernel(ops.ConvolutionInputGradient)
-def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> KernelRun:
+def input_gradient(op: ops.ConvolutionInputGradient | OfImages, types: Types) -> KernelRun:
     """The convolution, linear in its image, transposed; operands (dy, w)."""
     (result,) = op.infer(types)
     forward = convolution(op, [_wide(result), _wide(types[1])])
@@ -45,7 +50,7 @@ def input_gradient(op: ops.ConvolutionInputGradient, types: Types) -> KernelRun:
 
 
 @kernel(ops.ConvolutionWeightGradient)
-def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> KernelRun:
+def weight_gradient(op: ops.ConvolutionWeightGradient | OfImages, types: Types) -> KernelRun:
     """The convolution, linear in its weight, transposed; operands (x, dy)."""
     (result,) = op.infer(types)
     forward = convolution(op, [_wide(types[0]), _wide(result)])
@@ -55,6 +60,13 @@ def weight_gradient(op: ops.ConvolutionWeightGradient, types: Types) -> KernelRu
         return transpose_linear(lambda w: forward(x, w), result, dy)
 
     return run
+
+
+def read_images(op: Any, rank: int) -> tuple[Any, tuple[int, ...]]:
+    """Return an op on images, and where batch, channels and the rest stand in these."""
+    if isinstance(op, OfImages):
+        return op.of, (0, rank - 1, *range(1, rank - 1))
+    return op, tuple(range(rank))
 
 
 def transpose_linear(linear: KernelRun, of: TensorType, g: Any) -> Any:

@@ -10,14 +10,13 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
-from mithril.spi import Kernel, KernelRun, Types, ops
+from mithril.spi import Kernel, KernelRun, OfImages, Types, channels_second, ops
 
 from mithril_mlx.kernels import pool
 from mithril_mlx.kernels.convolution import geometry
 from mithril_mlx.kernels.empty import zero_without_elements
 from mithril_mlx.kernels.precision import in_float32
 from mithril_mlx.kernels.table import kernel
-from mithril_mlx.layout import OfImages, channels_second
 
 
 def _forward(op: ops.Convolution, types: Types) -> KernelRun:

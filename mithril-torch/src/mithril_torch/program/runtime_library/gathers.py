@@ -98,8 +98,8 @@ def exchange_rows(group: Group, parts: list[tuple[torch.Tensor, torch.Tensor]]) 
     """Send rows to all others of a group, and receive theirs where they stand.
 
     The messages of one gather have one tag; those of two processes arrive in the order in which
-    they were sent. Receives are posted before sends: while something arrives over a connection, Gloo
-    lets the next receive from there wait.
+    they were sent. Receives are posted before sends: while something arrives over a connection,
+    Gloo lets the next receive from there wait.
 
     Args:
         group: of a few processes.
@@ -108,15 +108,14 @@ def exchange_rows(group: Group, parts: list[tuple[torch.Tensor, torch.Tensor]]) 
     Returns:
         What to wait for.
     """
-    tag, works = group.gathered % AT_ONCE, []
-    for step in range(1, group.size):
+    gloo, tag, others = group.process_group, group.gathered % AT_ONCE, range(1, group.size)
+    works: list[Any] = []
+    for step in others:
         source = (group.place - step) % group.size
-        for _, rows in parts:
-            works.append(group.process_group.recv([flatten_elements(rows[source])], source, tag))
+        works += [gloo.recv([flatten_elements(rows[source])], source, tag) for _, rows in parts]
     for row, _ in parts:
         own = flatten_elements(row)
-        for step in range(1, group.size):
-            works.append(group.process_group.send([own], (group.place + step) % group.size, tag))
+        works += [gloo.send([own], (group.place + step) % group.size, tag) for step in others]
     for row, rows in parts:
         rows[group.place].copy_(row)
     return works

@@ -1,51 +1,60 @@
-"""Images with their channels last, as MLX convolves them, from one convolution to the next.
+"""Images with their channels last, from one convolution to the next.
 
-A pass over local graphs. A value may be held with its dimensions in another *order*: what is held
-is the value transposed by it. Convolutions take and give the order of images; elementwise ops,
-reductions, pooling and the like go on in the order that their operands are held in; whatever else
-there is gets, and the outputs are, the dimensions as they were written. So a transposition stands
-only where an image comes in or goes out, and a value is transposed once for all who ask.
+A pass over local graphs, for backends whose convolutions take images so. A value may be held with
+its dimensions in another *order*: what is held is the value transposed by it. Convolutions take and
+give the order of images; elementwise ops, reductions, pooling, norms of channels and the like go on
+in the order that their operands are held in; whatever else there is gets, and the outputs are, the
+dimensions as they were written. So a transposition stands only where an image comes in or goes out,
+and a value is transposed once for all who ask. What has the same elements behind one another in
+both orders, as an image of one channel, counts as it was written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, ClassVar
 
-from mithril.spi import (
-    Builder,
-    Graph,
-    Node,
-    Op,
-    Program,
-    Shape,
-    Tensor,
-    Types,
-    Value,
-    all_nodes,
-    map_bodies,
-    ops,
+from mithril.ir import Builder, Graph, Node, Op, Tensor, Value
+from mithril.ir.op import Tensors, Types
+from mithril.ir.rewrite import all_nodes, map_bodies, rewrite
+from mithril.ops.batch_norm import (
+    BatchNorm,
+    BatchNormGradient,
+    ChannelGradient,
+    ChannelMoments,
+    ChannelSums,
+    NormalizeChannels,
 )
-from mithril.spi.ops import (
-    After,
-    AllReduce,
-    Broadcast,
-    Convolving,
-    Elementwise,
-    KeepFirst,
-    Pooling,
-    Reduction,
-    Reshape,
-    Transpose,
-)
+from mithril.ops.collective import AllReduce, KeepFirst
+from mithril.ops.control import After
+from mithril.ops.conv import Convolving
+from mithril.ops.elementwise import Elementwise
+from mithril.ops.group_norm import GroupNorm, GroupNormGradient
+from mithril.ops.order import Flip
+from mithril.ops.pool import Pooling
+from mithril.ops.reduce import Reduction
+from mithril.ops.shape import Broadcast, Concatenate, Reshape, Transpose
+from mithril.ops.slicing import Pad, Slice
+from mithril.types import Shape
 
 Order = tuple[int, ...]
 
 
+NORMS = (
+    BatchNorm, BatchNormGradient, ChannelGradient, ChannelMoments, ChannelSums,
+    GroupNorm, GroupNormGradient,
+)  # fmt: skip
+"""What is taken apart before images are laid out: its pieces go on in any order."""
+
+
 @dataclass(frozen=True)
 class OfImages(Op):
-    """A convolution or pooling op whose operands and results all have their channels last."""
+    """An op on images whose operands and results all have their channels last.
+
+    Operands of one dimension, a number for each channel, stay as they are.
+    """
 
     name: ClassVar[str] = "of_images"
     of: Op
@@ -62,17 +71,37 @@ def channels_second(shape: Shape) -> Shape:
     >>> channels_second((8, 28, 32, 3))
     (8, 3, 28, 32)
     """
-    return (shape[0], shape[-1], *shape[1:-1])
+    return shape if len(shape) < 2 else (shape[0], shape[-1], *shape[1:-1])
 
 
-def channels_last(program: Program) -> Program:
-    """Return the same program in which images stay in MLX's layout between convolutions."""
-    return replace(program, graph=_relayout(program.graph))
+def lay_channels_last(graph: Graph, kernels: Container[str]) -> Graph:
+    """Return a graph that computes the same, with images held channels last.
 
+    Convolutions and pooling, and `normalize_channels` where there is a kernel for it, become
+    `OfImages`. A graph without convolutions stays as it is.
 
-def _relayout(graph: Graph) -> Graph:
+    Args:
+        graph: a local one.
+        kernels: the names of ops that the backend has kernels for.
+    """
     if not any(isinstance(node.op, Convolving) for node in all_nodes(graph)):
         return graph
+    has_kernel = NormalizeChannels.name in kernels
+    return _lay_out(_expand(graph, NORMS if has_kernel else (*NORMS, NormalizeChannels)))
+
+
+def _expand(graph: Graph, kinds: tuple[type[Op], ...]) -> Graph:
+    """Return a graph in which there are only the pieces of some ops."""
+
+    def visit(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
+        return node.op.expand(operands) if isinstance(node.op, kinds) else None
+
+    while any(isinstance(node.op, kinds) for node in all_nodes(graph)):
+        graph = rewrite(graph, visit)
+    return graph
+
+
+def _lay_out(graph: Graph) -> Graph:
     layouts = _Layouts(graph)
     for node in graph.nodes:
         layouts.add(node)
@@ -103,13 +132,24 @@ class _Layouts:
 
     def _keep(self, node: Node) -> None:
         operands = [self._get(value, _plain(value)) for value in node.inputs]
-        results = self._builder.copy(map_bodies(node, _relayout), operands)
+        results = self._builder.copy(map_bodies(node, _lay_out), operands)
         for value, result in zip(node.outputs, results, strict=True):
             self._hold(value, _plain(value), result)
 
     def _convolution(self, node: Node) -> None:
         order = _image(node.outputs[0].type.rank)
         self._apply(node, OfImages(node.op), order)
+
+    def _channelwise(self, node: Node) -> None:
+        """Add an op on an image and numbers for its channels."""
+        image, *rows = node.inputs
+        order = _image(image.type.rank)
+        if self._other_order([image]) != order:
+            self._keep(node)
+            return
+        operands = [self._get(image, order), *(self._get(row, _plain(row)) for row in rows)]
+        (result,) = self._builder.copy(replace(node, op=OfImages(node.op)), operands)
+        self._hold(node.outputs[0], order, result)
 
     def _pooling(self, node: Node) -> None:
         if self._other_order(node.inputs) is None:
@@ -130,9 +170,9 @@ class _Layouts:
         order, op = self._other_order(node.inputs), node.op
         if order is None:
             self._keep(node)
-        elif isinstance(op, ops.Concatenate):
+        elif isinstance(op, Concatenate):
             self._apply(node, replace(op, axis=order.index(op.axis)), order)
-        elif isinstance(op, ops.Flip):
+        elif isinstance(op, Flip):
             self._apply(node, replace(op, axes=tuple(map(order.index, op.axes))), order)
         else:
             widths: Mapping[str, Any] = op.attributes
@@ -163,12 +203,16 @@ class _Layouts:
         self._hold(node.outputs[0], tuple(map(op.order.index, order)), held)
 
     def _reshape(self, node: Node) -> None:
-        (value,), order = node.inputs, self._other_order(node.inputs)
-        if order is None or not _is_same_memory(value.type.shape, order):
+        """Add a reshape that takes dimensions apart, or puts some together, where they stand."""
+        (value,), shape = node.inputs, node.outputs[0].type.shape
+        order = self._other_order([value])
+        new = None if order is None else _order_reshaped(value.type.shape, shape, order)
+        if order is None or new is None:
             self._keep(node)
             return
-        (result,) = self._builder.copy(node, [self._get(value, order)])
-        self._hold(node.outputs[0], _plain(node.outputs[0]), result)
+        op = Reshape(_permute_shape(shape, new))
+        (result,) = self._builder.copy(replace(node, op=op), [self._get(value, order)])
+        self._hold(node.outputs[0], new, result)
 
     def _broadcast(self, node: Node) -> None:
         """Put it off until somebody says in which order it is needed."""
@@ -208,7 +252,9 @@ class _Layouts:
         for value in values:
             held = self._held[value]
             if value not in self._spread and _plain(value) not in held:
-                return next(iter(held))
+                order = next(iter(held))
+                if not _is_same_memory(value.type.shape, order):
+                    return order
         return None
 
     def _get(self, value: Value, order: Order) -> Tensor:
@@ -257,9 +303,10 @@ class _Layouts:
 _METHODS: dict[tuple[type[Op], ...], Callable[[_Layouts, Node], None]] = {
     (Convolving,): _Layouts._convolution,
     (Pooling,): _Layouts._pooling,
+    (NormalizeChannels,): _Layouts._channelwise,
     (Elementwise,): _Layouts._elementwise,
     (Reduction,): _Layouts._reduction,
-    (ops.Concatenate, ops.Flip, ops.Slice, ops.Pad): _Layouts._moving,
+    (Concatenate, Flip, Slice, Pad): _Layouts._moving,
     (Transpose,): _Layouts._transposition,
     (Reshape,): _Layouts._reshape,
     (Broadcast,): _Layouts._broadcast,
@@ -275,7 +322,7 @@ def _plain(value: Value) -> Order:
 
 def _image(rank: int) -> Order:
     """Return the order in which the second of some dimensions is the last."""
-    return (0, *range(2, rank), 1)
+    return (0, *range(2, rank), 1) if rank > 1 else (0,) * rank
 
 
 def _permute_shape(shape: Shape, order: Order) -> Shape:
@@ -286,3 +333,40 @@ def _is_same_memory(shape: Shape, order: Order) -> bool:
     """Whether the dimensions larger than 1 stay in their order, so that no element moves."""
     large = [i for i in order if shape[i] > 1]
     return large == sorted(large)
+
+
+def _order_reshaped(before: Shape, after: Shape, order: Order) -> Order | None:
+    """Return the order of what a reshape makes of dimensions in an order.
+
+    None if it puts dimensions together that do not stand behind one another, or nothing is there.
+    """
+    if not prod(before):
+        return None
+    made: list[int] = []
+    groups = {tuple(old): new for old, new in _pair_dimensions(before, after)}
+    position = 0
+    while position < len(order):
+        group = next((old for old in groups if old and old[0] == order[position]), ())
+        if not group or order[position : position + len(group)] != group:
+            return None
+        made += groups[group]
+        position += len(group)
+    return tuple(made)
+
+
+def _pair_dimensions(before: Shape, after: Shape) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the smallest groups of dimensions that a reshape makes of one another.
+
+    >>> list(_pair_dimensions((2, 12, 5), (2, 3, 4, 5)))
+    [([0], [0]), ([1], [1, 2]), ([2], [3])]
+    """
+    old, new = list(range(len(before))), list(range(len(after)))
+    while old or new:
+        left, right = old[:1], new[:1]
+        del old[:1], new[:1]
+        while (a := prod(before[i] for i in left)) != (b := prod(after[i] for i in right)):
+            short, rest = (left, old) if a < b else (right, new)
+            short.append(rest.pop(0))
+        if not old or not new:  # dimensions of one element that are left
+            left, right, old, new = left + old, right + new, [], []
+        yield left, right
