@@ -41,6 +41,12 @@ def pooled(x: Tensor, w: Tensor, row: Tensor) -> Tensor:
     return conv(y, w).reshape(2, -1)
 
 
+def padded(x: Tensor, w: Tensor, row: Tensor) -> Tensor:
+    """Means over windows of different sizes, which are larger along one dimension."""
+    y = ops.avg_pool(conv(x, w), (3, 2), stride=1, padding=((1, 1), (0, 1)), count_padding=False)
+    return conv(y, w)
+
+
 def cut(x: Tensor, w: Tensor, row: Tensor) -> Tensor:
     y = conv(x, w)[:, 1:, 1::2]
     y = ops.pad(y, ((0, 0), (1, 0), (2, 1), (0, 0)))
@@ -91,6 +97,7 @@ CASES: dict[str, Cased] = {
     "pooled": pooled,
     "residual": lambda x, w, row: conv(ops.relu(x + conv(ops.relu(conv(x, w)), w)), w),
     "joined": lambda x, w, row: ops.concatenate([conv(x, w), ops.relu(conv(x, w)), x], 1) * row,
+    "padded": padded,
     "cut": cut,
     "turned": turned,
     "chosen": chosen,

@@ -71,7 +71,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def planned(case: Case, strategy: str, is_asked: bool = True) -> Ran:
-    """Return what a plan makes; unasked, it takes no memory that it would not take anyway."""
+    """Return what a plan makes; unasked, it takes hardly more memory than without."""
     graph, mesh, rests, names = case
     overlap = Overlap(strategy, "communication_overlap_strategy" if is_asked else "")
     return run(

@@ -24,7 +24,7 @@ from mithril.ir.rewrite import communicates
 from mithril.partition.decompose import RING
 from mithril.partition.overlap import (
     Overlap,
-    defer_collectives,
+    defer_results,
     keep_collectives,
     place_collectives,
 )
@@ -33,8 +33,8 @@ from mithril.plan import Execution, Plan, Program
 
 PARTS_OF_ROOM = (1.0, 0.5, 0.25, 0.0)
 """How much of what is free the results that come early may take, one trial after another."""
-MORE = 1e-3
-"""The part of its memory that overlap may cost though nobody asks for it: a loss lives longer."""
+MEMORY_SLACK = 1e-3
+"""The part of its memory that overlap may cost though nobody asks: a loss, say, lives longer."""
 
 _FindPeak = Callable[[Plan], int]
 """Returns the bytes that the fullest device holds."""
@@ -44,7 +44,7 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
     """Return a plan whose collectives start, and are waited for, where a step takes least time.
 
     A memory budget of the plan, and what a device is known to hold, are kept to. Where neither is
-    known, and nobody asks for overlap, the plan takes no more memory than without.
+    known, and nobody asks for overlap, the plan takes hardly more memory than without.
 
     Args:
         plan: with every collective where its result is first needed.
@@ -74,7 +74,7 @@ def place_in_plan(plan: Plan, target: Target, asked: Overlap, donated: Collectio
 
     limit = _find_limit(plan, target)
     if limit is None and not asked.said and not asked.said_of_chunks:
-        limit = int((1 + MORE) * find_peak(plan))
+        limit = int((1 + MEMORY_SLACK) * find_peak(plan))
     candidates = dict.fromkeys((choose_parts(plan, target, pricings, asked), plan))
     for placed in _sort_by_time([_place(one, pricings, asked) for one in candidates], target):
         if limit is None or find_peak(placed) <= limit:
@@ -164,7 +164,7 @@ def _defer_within(
 ) -> Plan:
     """Return a plan in which what only results wait for is done last, if a limit allows that."""
     parts = zip(plan.stages, pricings, strict=True)
-    deferred = _with_programs(plan, (defer_collectives(s.program, p) for s, p in parts))
+    deferred = _with_programs(plan, (defer_results(s.program, p) for s, p in parts))
     return deferred if find_peak(deferred) <= limit else plan
 
 

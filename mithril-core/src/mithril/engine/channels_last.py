@@ -12,6 +12,7 @@ both orders, as an image of one channel, counts as it was written.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
@@ -82,7 +83,8 @@ def lay_channels_last(graph: Graph, kernels: Container[str]) -> Graph:
 
     Args:
         graph: a local one.
-        kernels: the names of ops that the backend has kernels for.
+        kernels: the names of ops that the backend has kernels for; that of `normalize_channels`, if
+            there is one, takes images so, too.
     """
     if not any(isinstance(node.op, Convolving) for node in all_nodes(graph)):
         return graph
@@ -121,14 +123,23 @@ class _Layouts:
 
     def build(self, graph: Graph) -> Graph:
         """Return the new graph, with the outputs as they were."""
-        outputs = {name: self._get(v, _plain(v)) for name, v in graph.outputs.items()}
+        makers, outputs = graph.producers(), {}
+        for name, value in graph.outputs.items():
+            with self._at(makers.get(value)):
+                outputs[name] = self._get(value, _plain(value))
         return self._builder.build(outputs)
 
     def add(self, node: Node) -> None:
         """Add what a node computes."""
         methods = (method for kinds, method in _METHODS.items() if isinstance(node.op, kinds))
-        with self._builder.at(scope=node.scope, source=node.source, phase=node.phase):
+        with self._at(node):
             next(methods, _Layouts._keep)(self, node)
+
+    def _at(self, node: Node | None) -> AbstractContextManager[object]:
+        """Have what is added stand where a node does."""
+        if node is None:
+            return nullcontext()
+        return self._builder.at(scope=node.scope, source=node.source, phase=node.phase)
 
     def _keep(self, node: Node) -> None:
         operands = [self._get(value, _plain(value)) for value in node.inputs]

@@ -6,14 +6,21 @@ apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from mithril.spi import Builder, Graph, Kernel, KernelRun, Op, Types, op_registry
+from mithril.spi import Builder, Graph, Kernel, KernelRun, Op, Types, op_registry, ops
 from mithril.spi.ops import UserOp
 
+from mithril_jax.kernels.attention import attention, attention_gradient
 from mithril_jax.kernels.table import CPU_KERNELS, KERNELS
+
+_IN_PARTS: dict[type[Op], Callable[..., KernelRun]] = {
+    ops.Attention: attention,
+    ops.AttentionGradient: attention_gradient,
+}
+"""Kernels that make expansions of parts."""
 
 
 def register_fused() -> None:
@@ -22,7 +29,9 @@ def register_fused() -> None:
         fused = op_class.expand is not Op.expand and not issubclass(op_class, UserOp)
         if fused and name not in KERNELS:
             for table in (KERNELS, CPU_KERNELS):
-                table.register(op_class)(partial(expand, kernels=table))
+                whole = partial(expand, kernels=table)
+                in_parts = _IN_PARTS.get(op_class)
+                table.register(op_class)(partial(in_parts, expand=whole) if in_parts else whole)
 
 
 def expand(op: Op, types: Types, kernels: Mapping[str, Kernel]) -> KernelRun:

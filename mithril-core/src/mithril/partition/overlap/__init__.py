@@ -2,12 +2,12 @@
 
 from mithril.partition.overlap.asked import AS_IT_PAYS, STRATEGIES, Overlap
 from mithril.partition.overlap.place import (
-    defer_collectives,
+    defer_results,
     keep_collectives,
     place_collectives,
 )
 
 __all__ = [
     "AS_IT_PAYS", "STRATEGIES", "Overlap",
-    "defer_collectives", "keep_collectives", "place_collectives",
+    "defer_results", "keep_collectives", "place_collectives",
 ]  # fmt: skip

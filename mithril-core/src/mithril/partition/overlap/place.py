@@ -6,7 +6,8 @@ what nothing but a result waits for be done last, `advance` starts collectives o
 a wait right before the first use of the results. A collective that was not moved stays as it is: it
 starts where it stands, and is waited for where it is first used. What is scattered keeps its
 operands in memory until it is waited for; so that is done one block later, or up to four, the first
-after which it is predicted to have ended.
+after which it is predicted to have ended. Within a limit of memory updates are not deferred, which
+would keep gradients (`defer_results`, before there is a limit to keep to).
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _find_order(graph: Graph, placing: _Placing, room: Sequence[int] | None) -> 
     return placing.postpone(best) if room is None else best
 
 
-def defer_collectives(program: Program, pricing: Pricing) -> Program:
+def defer_results(program: Program, pricing: Pricing) -> Program:
     """Return a program in which what only a result waits for is done last, if that takes less time.
 
     Updates stay where they are: gradients would be in memory until the end.
@@ -225,5 +226,5 @@ def _keeps_more(node: Node) -> bool:
 
 
 __all__ = [
-    "Ordered", "defer_collectives", "find_order", "keep_collectives", "place_collectives",
+    "Ordered", "defer_results", "find_order", "keep_collectives", "place_collectives",
 ]  # fmt: skip

@@ -1,0 +1,89 @@
+"""Attention over long sequences: in parts, with the same results, and never all scores at once."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import mithril as ml
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mithril.ir import Builder, Graph
+from mithril.mesh import Mesh
+from mithril.ops.attention import Attention
+from mithril.testing.arrays import floats
+from mithril.testing.evaluate import assert_close, differentiable, seeds
+from mithril.testing.running import run_graph
+from mithril.transform import cotangent_name, differentiate
+from mithril.types import DType, TensorType
+from mithril_jax.kernels import attention as kernels
+
+from tests.engine.programs import program_of
+from tests.profiles import scaled
+
+MASKS = (None, "full", "row", "column", "added")
+
+
+def graph_of(shapes: dict[str, tuple[int, ...]], causal: bool, mask: str | None) -> Graph:
+    builder = Builder()
+    q, k, v = (builder.input(TensorType(shapes[n], DType.float32), n) for n in "qkv")
+    (b, s, h, _), t = shapes["q"], shapes["k"][1]
+    sizes = {"full": (b, h, s, t), "row": (b, 1, s, 1), "column": (1, h, 1, t)}.get(mask or "")
+    masks = []
+    if mask == "added":
+        masks = [builder.input(TensorType((1, 1, s, t), DType.float32), "added")]
+    elif sizes:
+        masks = [builder.input(TensorType(sizes, DType.bool_), "mask")]
+    op = Attention(causal=causal, scale=0.5)
+    return builder.build({"y": builder.apply(op, q, k, v, *masks)[0]})
+
+
+@pytest.fixture(autouse=True)
+def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "AT_ONCE", 1 << 9)
+    monkeypatch.setattr(kernels, "FEWEST_ROWS", 4)
+
+
+@settings(max_examples=scaled(40), deadline=None)
+@given(
+    st.integers(1, 2), st.integers(1, 40), st.integers(0, 9), st.sampled_from([(2, 2), (4, 2)]),
+    st.booleans(), st.sampled_from(MASKS),
+)  # fmt: skip
+def test_parts_make_what_numpy_makes(
+    batch: int, length: int, more: int, heads: tuple[int, int], causal: bool, mask: str | None
+) -> None:
+    many, few = heads
+    shapes = {
+        "q": (batch, length, many, 4),
+        "k": (batch, length + more, few, 4),
+        "v": (batch, length + more, few, 6),
+    }
+    graph = graph_of(shapes, causal, mask)
+    values = {
+        v.name: floats(*v.type.shape, seed=i).astype(v.type.dtype.numpy)
+        if v.type.dtype.is_float
+        else floats(*v.type.shape, seed=i) > -0.5
+        for i, v in enumerate(graph.inputs)
+    }
+    given = {cotangent_name(name): seed for name, seed in seeds(graph).items()}
+    joint = differentiate(graph, *differentiable(graph))
+    found = run_graph(ml.JaxBackend().engine, joint, {**values, **given})
+    expected = run_graph(ml.NumpyBackend().engine, joint, {**values, **given})
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        assert_close(found[name], array)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_long_sequence_never_has_all_scores(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    length, heads = 2048, 4
+    shape = (1, length, heads, 8)
+    graph = graph_of(dict.fromkeys("qkv", shape), causal, None)
+    joint = differentiate(graph, *differentiable(graph))
+    engine = ml.JaxBackend().engine
+    executable = engine.lower(program_of(Mesh(), joint))
+    given = [jnp.zeros(v.type.shape, v.type.dtype.numpy) for v in joint.inputs]
+    scores = 4 * heads * length**2
+    assert executable.memory(given).temp_size_in_bytes < 0.4 * scores
