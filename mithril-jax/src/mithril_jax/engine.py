@@ -39,7 +39,7 @@ from mithril_jax.devices import Devices, arrange, find_devices, read_config
 from mithril_jax.executable import JaxExecutable
 from mithril_jax.interop import JaxInterop
 from mithril_jax.job_store import open_job_store
-from mithril_jax.kernels import KERNELS, kernels_on
+from mithril_jax.kernels import KERNELS, attention, kernels_on
 from mithril_jax.kernels.images import of_images
 from mithril_jax.lower import function_of, whole_function
 from mithril_jax.measured import JaxProfiler, MeasuredExecutable
@@ -105,6 +105,7 @@ class JaxEngine(Engine):
             devices_per_processor=here,
             largest_part=float(here),
             adds_in_product=self.platform == "gpu",
+            scores_at_once=attention.AT_ONCE,
             in_arena=ALL_OPS if self.is_arranged else (),
         )
 

@@ -1,7 +1,8 @@
 """What a compiler that sees a whole program makes of a local graph, as XLA does.
 
 Fused ops are looked into, operands of batched products are laid out as matrices by copies, sums of
-columns are told from those of rows, and what is computed twice is computed once. Everything starts
+columns are told from those of rows, and what is computed twice is computed once. Attention that the
+engine computes in parts stays one op. Everything starts
 as soon as its operands are there, so that independent work can run side by side: what the backward
 needs may be made in the forward.
 """
@@ -16,6 +17,7 @@ from typing import ClassVar
 from mithril.ir import Builder, Graph, Node, Tensor, Tensors, Value
 from mithril.ir.op import Cost, Op, Types
 from mithril.ir.rewrite import all_nodes, map_bodies, rewrite
+from mithril.ops.attention import Attention, AttentionGradient
 from mithril.ops.conv import Convolution, Convolving
 from mithril.ops.definition import UserOp
 from mithril.ops.linalg import Einsum
@@ -23,11 +25,41 @@ from mithril.ops.reduce import Sum
 from mithril.ops.shape import Movement
 
 
-def to_compiled_form(graph: Graph) -> Graph:
-    """Return the graph that a compiler runs for another one; see the module's text."""
-    while any(map(_is_fused, all_nodes(graph))):
-        graph = rewrite(graph, _expand)
+def to_compiled_form(graph: Graph, scores_at_once: int = 0) -> Graph:
+    """Return the graph that a compiler runs for another one; see the module's text.
+
+    Args:
+        graph: a local one.
+        scores_at_once: of attention, as `Execution` has it.
+    """
+
+    def is_fused(node: Node) -> bool:
+        return _is_fused(node) and not is_in_parts(node, scores_at_once)
+
+    def expand(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
+        return node.op.expand(operands) if is_fused(node) else None
+
+    while any(map(is_fused, all_nodes(graph))):
+        graph = rewrite(graph, expand)
     return _finish(rewrite(graph, _arrange))
+
+
+def is_in_parts(node: Node, scores_at_once: int) -> bool:
+    """Whether a node is attention that is computed in parts.
+
+    Args:
+        node: of a local graph.
+        scores_at_once: as `Execution` has it.
+    """
+    if not scores_at_once or type(node.op) not in (Attention, AttentionGradient):
+        return False
+    return count_all_scores(node) >= 2 * scores_at_once
+
+
+def count_all_scores(node: Node) -> int:
+    """Return how many scores there are in attention, or its gradient, hidden ones included."""
+    batch, length, heads, _ = node.inputs[0].type.shape
+    return batch * heads * length * node.inputs[1].type.shape[1]
 
 
 def _finish(graph: Graph) -> Graph:
@@ -41,10 +73,6 @@ def _map_nodes(graph: Graph) -> Graph:
 
 def _is_fused(node: Node) -> bool:
     return type(node.op).expand is not Op.expand and not isinstance(node.op, UserOp)
-
-
-def _expand(builder: Builder, node: Node, operands: Tensors) -> Tensors | None:
-    return node.op.expand(operands) if _is_fused(node) else None
 
 
 @dataclass(frozen=True)

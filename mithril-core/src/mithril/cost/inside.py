@@ -4,8 +4,9 @@ A product of tensors is computed as one of matrices: an operand is copied whose 
 lie behind one another as that needs it; some engines want rows in order, too. What is exchanged
 along another dimension than the first is copied where the parts of devices have to lie behind one
 another, and so is what several operands of a collective have in one buffer, or what the library
-below copies anyway. Where that has no reduce_scatter, a device gets its parts of all others. Other
-kernels take what an engine says of them (`Execution.workspaces`).
+below copies anyway. Where that has no reduce_scatter, a device gets its parts of all others.
+Attention in parts has some copies of the scores of one. Other kernels take what an engine says of
+them (`Execution.workspaces`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from mithril.cost.compiled_form import is_in_parts
 from mithril.cost.strides import Strides, in_order, lay_out
 from mithril.ir import Node, Value
 from mithril.ir.start import find_begun
@@ -20,6 +22,9 @@ from mithril.ops.collective import AllGather, AllToAll, Permute, ReduceScatter
 from mithril.ops.linalg import Einsum
 from mithril.plan import Execution
 from mithril.types import DType
+
+SCORES = {"attention": 2, "attention_gradient": 3}
+"""How many float32 numbers a score of a part takes: with what is made of it."""
 
 
 def count_workspace(node: Node, execution: Execution, strides: Mapping[Value, Strides]) -> int:
@@ -36,6 +41,8 @@ def count_workspace(node: Node, execution: Execution, strides: Mapping[Value, St
     for name, parts in execution.ordered:
         if name == node.op.name:
             return _count_disordered(node, parts, strides)
+    if is_in_parts(node, execution.scores_at_once):
+        return 4 * SCORES[node.op.name] * execution.scores_at_once
     if isinstance(node.op, Einsum) and not execution.fuses:
         return _count_arranged(node, node.op, execution.orders_products, strides)
     if node.op.is_collective and execution.joins_parts:

@@ -120,7 +120,7 @@ def graph_seconds(graph: Graph, hardware: Hardware) -> float:
         hardware: the profile to price with.
     """
     execution = hardware.execution
-    made = to_compiled_form(graph) if execution.lays_out else graph
+    made = to_compiled_form(graph, execution.scores_at_once) if execution.lays_out else graph
     return sum(kernel.seconds(hardware) for kernel in find_kernels(made, execution).values())
 
 

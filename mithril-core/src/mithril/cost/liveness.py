@@ -107,7 +107,7 @@ class Liveness:
             free: positions of inputs in whose memory outputs may be made.
         """
         if self.execution.lays_out:
-            graph = to_compiled_form(graph)
+            graph = to_compiled_form(graph, self.execution.scores_at_once)
         storages = Storages(graph, self.execution, {graph.inputs[position] for position in free})
         leaving = list(graph.outputs.values())
         return _Sweep(self, storages, kinds or {}, owned or {}, leaving).run()

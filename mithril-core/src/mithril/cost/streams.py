@@ -189,7 +189,7 @@ class Pricing:
     def price(self, graph: Graph) -> Work:
         """Return what a local graph runs."""
         execution = self.hardware.execution
-        made = to_compiled_form(graph) if execution.lays_out else graph
+        made = to_compiled_form(graph, execution.scores_at_once) if execution.lays_out else graph
         return Work(self._list_steps(made), self.hardware.hides_collectives)
 
     def list_seconds(self, graph: Graph) -> Mapping[Node, float]:
