@@ -39,7 +39,7 @@ def graph_of(shapes: dict[str, tuple[int, ...]], causal: bool, mask: str | None)
 
 @pytest.fixture(autouse=True)
 def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "AT_ONCE", 1 << 9)
+    monkeypatch.setitem(kernels.AT_ONCE, "cpu", 1 << 9)
     monkeypatch.setattr(kernels, "FEWEST_ROWS", 4)
 
 

@@ -105,7 +105,7 @@ class JaxEngine(Engine):
             devices_per_processor=here,
             largest_part=float(here),
             adds_in_product=self.platform == "gpu",
-            scores_at_once=attention.AT_ONCE,
+            scores_at_once=attention.count_scores_at_once(self.platform),
             in_arena=ALL_OPS if self.is_arranged else (),
         )
 

@@ -18,8 +18,10 @@ import numpy as np
 from jax import lax
 from mithril.spi import DType, KernelRun, TensorType, Types, accumulator, as_dtype, ops
 
-AT_ONCE = 3 << 19
-"""How many scores are worked on at a time, about: in cache, and enough for all cores."""
+AT_ONCE = {"cpu": 3 << 19}
+"""How many scores are worked on at a time, by platform: in cache, and enough for all cores."""
+AT_ONCE_ELSEWHERE = 1 << 28
+"""On others: they have no such cache, but 1 GiB of scores is enough for them."""
 FEWEST_ROWS = 32
 LOOPS = 4
 """So many loops skip most keys that causal queries do not see; each takes time to compile."""
@@ -37,9 +39,15 @@ class Cut:
     keys: int
 
 
-def attention(op: ops.Attention, types: Types, expand: Expand) -> KernelRun:
+def count_scores_at_once(platform: str) -> int:
+    """Return how many scores are worked on at a time on devices of a platform."""
+    return AT_ONCE.get(platform, AT_ONCE_ELSEWHERE)
+
+
+def attention(op: ops.Attention, types: Types, expand: Expand, platform: str) -> KernelRun:
     """The expansion for each part, whose results are put together."""
-    loops = [_Loop(cut, op, types, 3, expand) for cut in _cut(op.causal, types)]
+    cuts = _cut(op.causal, types, count_scores_at_once(platform))
+    loops = [_Loop(cut, op, types, 3, expand) for cut in cuts]
     if not loops:
         return expand(op, types)
     wide, narrow = accumulator(types[0].dtype), types[0].dtype.numpy
@@ -56,9 +64,12 @@ def attention(op: ops.Attention, types: Types, expand: Expand) -> KernelRun:
     return run
 
 
-def attention_gradient(op: ops.AttentionGradient, types: Types, expand: Expand) -> KernelRun:
+def attention_gradient(
+    op: ops.AttentionGradient, types: Types, expand: Expand, platform: str
+) -> KernelRun:
     """The expansion for each part; what keys and values get of all of them is added up."""
-    loops = [_Loop(cut, op, types, 6, expand) for cut in _cut(op.causal, types)]
+    cuts = _cut(op.causal, types, count_scores_at_once(platform))
+    loops = [_Loop(cut, op, types, 6, expand) for cut in cuts]
     if not loops:
         return expand(op, types)
     wide, narrow = accumulator(types[0].dtype), types[0].dtype.numpy
@@ -122,7 +133,8 @@ class _Loop:
         return (lax.dynamic_update_slice_in_dim(dq, slope, start, 1), *sums)
 
     def _find_start(self, number: Any) -> Any:
-        return self.cut.start + number * self.cut.rows
+        number = lax.convert_element_type(number, np.int32)  # a loop counts wider, if JAX does
+        return self.cut.start + number * np.int32(self.cut.rows)
 
     def _run_part(self, operands: Sequence[Any], start: Any) -> Any:
         """Return what the expansion makes of the part that starts at a query."""
@@ -159,12 +171,12 @@ class _Loop:
         return (1 if len(sizes) == 4 else 2), None
 
 
-def _cut(causal: bool, types: Types) -> Iterator[Cut]:
+def _cut(causal: bool, types: Types, at_once: int) -> Iterator[Cut]:
     """Yield the queries of each loop; none if all scores are worked on at once."""
     (b, s, h, _), t = types[0].shape, types[1].shape[1]
     if not b * h * t:
         return
-    rows = max(FEWEST_ROWS, 1 << max(0, (AT_ONCE // (b * h * t)).bit_length() - 1))
+    rows = max(FEWEST_ROWS, 1 << max(0, (at_once // (b * h * t)).bit_length() - 1))
     if s < 2 * rows:
         return
     count, start = s // rows, 0

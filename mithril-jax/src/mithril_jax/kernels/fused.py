@@ -28,10 +28,11 @@ def register_fused() -> None:
     for name, op_class in op_registry().items():
         fused = op_class.expand is not Op.expand and not issubclass(op_class, UserOp)
         if fused and name not in KERNELS:
-            for table in (KERNELS, CPU_KERNELS):
-                whole = partial(expand, kernels=table)
-                in_parts = _IN_PARTS.get(op_class)
-                table.register(op_class)(partial(in_parts, expand=whole) if in_parts else whole)
+            for table, platform in ((KERNELS, "gpu"), (CPU_KERNELS, "cpu")):
+                make = partial(expand, kernels=table)
+                if (in_parts := _IN_PARTS.get(op_class)) is not None:
+                    make = partial(in_parts, expand=make, platform=platform)
+                table.register(op_class)(make)
 
 
 def expand(op: Op, types: Types, kernels: Mapping[str, Kernel]) -> KernelRun:
