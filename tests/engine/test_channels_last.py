@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 
 import mithril as ml
+import numpy as np
 import pytest
 from mithril import ops
 from mithril.engine import Engine
@@ -180,3 +181,17 @@ def test_norms_and_masks_need_no_transposition() -> None:
     assert count(CASES["in_groups"]) == 4
     assert count(CASES["in_batches"]) == 3
     assert count(CASES["mask"]) == 3
+
+
+@pytest.mark.parametrize("backend", ["jax", "mlx"])
+def test_images_without_channels_have_gradients(backend: str) -> None:
+    shapes = {"x": IMAGE, "w": (0, 3, 3, 3), "row": (0,)}
+    builder = Builder()
+    x, w, row = (builder.input(TensorType(s, DType.float32), n) for n, s in shapes.items())
+    graph = builder.build({"y": batch_norm(conv(x, w), row, row, 1e-5)[0]})
+    values = {n: np.ones(s, "f") for n, s in shapes.items()}
+    given = {cotangent_name(name): seed for name, seed in seeds(graph).items()}
+    joint = differentiate(graph, *differentiable(graph))
+    found = run_graph(engine(backend), joint, {**values, **given})
+    assert found["y"].shape == (2, 0, 6, 4)
+    np.testing.assert_array_equal(found[gradient_of("x")], np.zeros(IMAGE, "f"))

@@ -96,7 +96,7 @@ class BatchNormGradient(Op):
     def expand(self, inputs: Tensors) -> Tensors:
         x, gain, average, scale, g = inputs
         sums: Any = apply_one(ChannelSums(), x, average, g)
-        op = ChannelGradient(x.type.size // x.shape[1])
+        op = ChannelGradient(x.type.size // max(1, x.shape[1]))
         dx = apply_one(op, x, gain, average, scale, g, sums)
         return [dx, cast(sums[1] * scale, gain.dtype), cast(sums[0], gain.dtype)]
 
@@ -259,7 +259,7 @@ class ChannelGradient(Op):
     def expand(self, inputs: Tensors) -> Tensors:
         wide: Any = widen(inputs)
         x, gain, average, scale, g, sums = wide
-        share = 1.0 / self.count
+        share = 1.0 / max(1, self.count)
         slope = sums[1] * (scale * scale * share)
         away = x - as_column(average, x)
         dx = g - as_column(sums[0] * share, x) - away * as_column(slope, x)

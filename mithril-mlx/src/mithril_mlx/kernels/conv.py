@@ -57,6 +57,7 @@ def convolution(op: Any, types: Types) -> KernelRun:
     return lambda a, b: mx.moveaxis(run(mx.moveaxis(a, 1, -1), mx.moveaxis(b, 1, -1)), -1, 1)
 
 
+@zero_without_elements
 @in_float32
 def of_images(op: OfImages, types: Types) -> KernelRun:
     """The kernel of an op whose operands have their channels last."""
