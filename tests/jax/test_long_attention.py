@@ -7,8 +7,10 @@ import mithril as ml
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mithril.cost.liveness import Liveness
 from mithril.ir import Builder, Graph
 from mithril.mesh import Mesh
+from mithril.ops import query_rows
 from mithril.ops.attention import Attention
 from mithril.testing.arrays import floats
 from mithril.testing.evaluate import assert_close, differentiable, seeds
@@ -40,7 +42,7 @@ def graph_of(shapes: dict[str, tuple[int, ...]], causal: bool, mask: str | None)
 @pytest.fixture(autouse=True)
 def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(kernels.AT_ONCE, "cpu", 1 << 9)
-    monkeypatch.setattr(kernels, "FEWEST_ROWS", 4)
+    monkeypatch.setattr(query_rows, "FEWEST_ROWS", 4)
 
 
 @settings(max_examples=scaled(24), deadline=None)
@@ -103,3 +105,16 @@ def test_its_memory_is_predicted(has_gradients: bool, monkeypatch: pytest.Monkey
     seeds = {"y": backend.ones(shapes["input"])} if has_gradients else None
     compiled.evaluate(params, x, seeds)
     assert 0.1 * scores < compiled.plan.memory().peak < 0.5 * scores
+
+
+def test_few_queries_of_a_large_batch_are_predicted_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many scores there are: kernels and predictions go by one rule."""
+    monkeypatch.undo()
+    shape = (512, 48, 4, 8)
+    graph = graph_of(dict.fromkeys("qkv", shape), causal=False, mask=None)
+    execution = ml.JaxBackend().engine.execution
+    kind = graph.inputs[0].type
+    assert query_rows.count_rows_at_once(kind, kind, execution.scores_at_once) == 48
+    assert Liveness(execution).measure(graph).peak >= 4 * 512 * 4 * 48**2

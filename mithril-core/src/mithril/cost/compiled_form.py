@@ -21,6 +21,7 @@ from mithril.ops.attention import Attention, AttentionGradient
 from mithril.ops.conv import Convolution, Convolving
 from mithril.ops.definition import UserOp
 from mithril.ops.linalg import Einsum
+from mithril.ops.query_rows import count_rows_at_once
 from mithril.ops.reduce import Sum
 from mithril.ops.shape import Movement
 
@@ -53,13 +54,8 @@ def is_in_parts(node: Node, scores_at_once: int) -> bool:
     """
     if not scores_at_once or type(node.op) not in (Attention, AttentionGradient):
         return False
-    return count_all_scores(node) >= 2 * scores_at_once
-
-
-def count_all_scores(node: Node) -> int:
-    """Return how many scores there are in attention, or its gradient, hidden ones included."""
-    batch, length, heads, _ = node.inputs[0].type.shape
-    return batch * heads * length * node.inputs[1].type.shape[1]
+    q, k = (value.type for value in node.inputs[:2])
+    return count_rows_at_once(q, k, scores_at_once) < q.shape[1]
 
 
 def _finish(graph: Graph) -> Graph:

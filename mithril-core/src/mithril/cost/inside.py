@@ -20,6 +20,7 @@ from mithril.ir import Node, Value
 from mithril.ir.start import find_begun
 from mithril.ops.collective import AllGather, AllToAll, Permute, ReduceScatter
 from mithril.ops.linalg import Einsum
+from mithril.ops.query_rows import count_rows_at_once
 from mithril.plan import Execution
 from mithril.types import DType
 
@@ -42,7 +43,9 @@ def count_workspace(node: Node, execution: Execution, strides: Mapping[Value, St
         if name == node.op.name:
             return _count_disordered(node, parts, strides)
     if is_in_parts(node, execution.scores_at_once):
-        return 4 * SCORES[node.op.name] * execution.scores_at_once
+        q, k = (value.type for value in node.inputs[:2])
+        rows = count_rows_at_once(q, k, execution.scores_at_once)
+        return 4 * SCORES[node.op.name] * q.shape[0] * rows * q.shape[2] * k.shape[1]
     if isinstance(node.op, Einsum) and not execution.fuses:
         return _count_arranged(node, node.op, execution.orders_products, strides)
     if node.op.is_collective and execution.joins_parts:

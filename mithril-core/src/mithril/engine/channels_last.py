@@ -42,7 +42,6 @@ from mithril.types import Shape
 
 Order = tuple[int, ...]
 
-
 NORMS = (
     BatchNorm, BatchNormGradient, ChannelGradient, ChannelMoments, ChannelSums,
     GroupNorm, GroupNormGradient,

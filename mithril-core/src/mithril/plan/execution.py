@@ -55,8 +55,8 @@ class Execution:
             0 for never.
         ordered: what of each operand has to lie in order, by op name: its `rows`, its elements
             (`all`), or nothing (an empty text); an operand that does not is copied.
-        scores_at_once: attention of at least twice as many scores is computed in parts of about so
-            many, one after another; 0 where all are computed at once.
+        scores_at_once: about so many scores of attention are computed at a time, some queries after
+            others (`mithril.ops.query_rows.count_rows_at_once`); 0 for all.
         in_arena: names of the ops whose results lie in one arena at offsets that are chosen before
             a program runs (`ALL` for those of all ops); without any, memory is taken when a result
             is made and given back when nobody needs it any more.

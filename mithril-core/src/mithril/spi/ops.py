@@ -129,6 +129,7 @@ from mithril.ops.pool import (
     window_sizes,
 )
 from mithril.ops.position import Rope
+from mithril.ops.query_rows import count_rows_at_once
 from mithril.ops.random import RandomBits
 from mithril.ops.recurrent import Lstm, LstmGradient
 from mithril.ops.reduce import (
@@ -321,6 +322,7 @@ __all__ = [
     "class_of",
     "collective_of",
     "collectives",
+    "count_rows_at_once",
     "find_on_host",
     "rope_speeds",
     "uses_host",

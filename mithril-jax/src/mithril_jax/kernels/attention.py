@@ -22,7 +22,6 @@ AT_ONCE = {"cpu": 3 << 19}
 """How many scores are worked on at a time, by platform: in cache, and enough for all cores."""
 AT_ONCE_ELSEWHERE = 1 << 28
 """On others: they have no such cache, but 1 GiB of scores is enough for them."""
-FEWEST_ROWS = 32
 LOOPS = 4
 """So many loops skip most keys that causal queries do not see; each takes time to compile."""
 
@@ -51,7 +50,6 @@ def attention(op: ops.Attention, types: Types, expand: Expand, platform: str) ->
     if not loops:
         return expand(op, types)
     wide, narrow = accumulator(types[0].dtype), types[0].dtype.numpy
-
     (b, length, h, _), e = types[0].shape, types[2].shape[3]
 
     def run(*operands: Any) -> Any:
@@ -105,7 +103,7 @@ class _Loop:
     ) -> None:
         self.cut = cut
         self._masks = masks
-        # Of a mask the last query sees the last key.
+        # The last query sees the last key: a query sees so many keys behind its own number.
         self._behind = types[1].shape[1] - types[0].shape[1] if op.causal else None
         self._sizes = [type.shape for type in types]
         given = [
@@ -173,11 +171,9 @@ class _Loop:
 
 def _cut(causal: bool, types: Types, at_once: int) -> Iterator[Cut]:
     """Yield the queries of each loop; none if all scores are worked on at once."""
-    (b, s, h, _), t = types[0].shape, types[1].shape[1]
-    if not b * h * t:
-        return
-    rows = max(FEWEST_ROWS, 1 << max(0, (at_once // (b * h * t)).bit_length() - 1))
-    if s < 2 * rows:
+    s, t = types[0].shape[1], types[1].shape[1]
+    rows = ops.count_rows_at_once(types[0], types[1], at_once)
+    if rows == s:
         return
     count, start = s // rows, 0
     each = math.ceil(count / LOOPS) if causal else count
