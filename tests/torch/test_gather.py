@@ -33,18 +33,18 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int]] = []
-        self.own: torch.Tensor | None = None
-        self.asked: list[tuple[torch.Tensor, int]] = []
+        self.messages: list[tuple[str, int, int]] = []  # what, the other process, elements
 
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Message:
         """Remember what went where."""
-        self.own = tensors[0]
         self.sent.append((rank, tag))
+        self.messages.append(("send", rank, tensors[0].numel()))
         return Message()
 
     def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Message:
         """Fill what is asked for with the number of the process that sends it."""
         tensors[0].fill_(rank)
+        self.messages.append(("receive", rank, tensors[0].numel()))
         return Message()
 
 
@@ -180,3 +180,20 @@ def test_what_was_carried_out_is_the_plan(ranks: int) -> None:
         np.testing.assert_array_equal(outputs["output"].numpy(), x @ weight.T)
     assert tuple(executed) == compiled.plan.list_issued()
     assert [row[0] for row in compiled.plan.list_issued()] == ["all_gather"]
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_receives_are_posted_before_sends_and_in_their_order(place: int) -> None:
+    """Those of two processes belong together by their order; Gloo lets a late receive wait."""
+    group: Any = Members(3, place)
+    large = [torch.zeros(APART // 4 * times) for times in (1, 3, 2)]
+    all_gather(group, torch.zeros(5), *large, dimension=0).wait()
+    messages = group.process_group.messages
+    assert [what for what, _, _ in messages] == ["receive"] * 8 + ["send"] * 8
+    for other in {0, 1, 2} - {place}:
+        received, sent = (
+            [size for kind, rank, size in messages if (kind, rank) == (wanted, other)]
+            for wanted in ("receive", "send")
+        )
+        assert received == sent
+        assert len(sent) == 4
