@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from mithril.ir import Graph, Node, Phase, Value
+from dataclasses import replace
+
+import pytest
+from mithril import ops
+from mithril.compiler.overlap import _defer_within as defer_within
+from mithril.cost import SIMULATED
+from mithril.cost.kernels import OpCosts
+from mithril.cost.streams import Pricing
+from mithril.ir import Builder, Graph, Node, Phase, Value
+from mithril.mesh import Mesh
 from mithril.ops import Exp, Multiply, Sum
 from mithril.ops.collective import AllReduce
 from mithril.partition.overlap.defer import defer_uncritical
+from mithril.plan import Execution, Plan, Stage
+from mithril.plan.timetable import Timetable
 from mithril.types import DType, TensorType
+
+from tests.engine.programs import program_of
 
 
 def tensor(*shape: int) -> Value:
@@ -50,3 +63,21 @@ def test_what_another_collective_waits_for_stays():
     second = applied(AllReduce(("data",), "sum"), middle.outputs[0])
     nodes = (first, middle, second)
     assert defer_uncritical(Graph((x,), nodes, {"y": second.outputs[0]})).nodes == nodes
+
+
+def plan_of_a_loss() -> tuple[Plan, Pricing]:
+    """Return a plan with a loss that is summed before products, which do not wait for it."""
+    builder, mesh = Builder(), Mesh(data=2)
+    x = builder.input(TensorType((64, 64), DType.float32), "x")
+    (total,) = builder.apply(AllReduce(("data",), "sum"), ops.sum(x))
+    graph = builder.build({"loss": total * 0.5, "y": x @ x @ x})
+    stage = Stage("main", program_of(mesh, graph), (0, 1))
+    hardware = replace(SIMULATED, execution=Execution(overlaps=True))
+    return Plan(mesh, (stage,), Timetable((), (), (), (), (), ())), Pricing(mesh, hardware, OpCosts())
+
+
+@pytest.mark.parametrize(("limit", "last"), [(2, "multiply"), (1, "einsum")])
+def test_within_a_limit_results_are_deferred_if_that_fits(limit: int, last: str) -> None:
+    plan, pricing = plan_of_a_loss()
+    found = defer_within(plan, [pricing], limit, lambda plan_now: 1 + (plan_now is not plan))
+    assert found.stages[0].program.graph.nodes[-1].op.name == last
