@@ -73,7 +73,9 @@ def plan_of_a_loss() -> tuple[Plan, Pricing]:
     graph = builder.build({"loss": total * 0.5, "y": x @ x @ x})
     stage = Stage("main", program_of(mesh, graph), (0, 1))
     hardware = replace(SIMULATED, execution=Execution(overlaps=True))
-    return Plan(mesh, (stage,), Timetable((), (), (), (), (), ())), Pricing(mesh, hardware, OpCosts())
+    return Plan(mesh, (stage,), Timetable((), (), (), (), (), ())), Pricing(
+        mesh, hardware, OpCosts()
+    )
 
 
 @pytest.mark.parametrize(("limit", "last"), [(2, "multiply"), (1, "einsum")])
