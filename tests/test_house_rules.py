@@ -387,6 +387,8 @@ NAMES_OF_COLLECTIVES = {
     "mithril-core/src/mithril/ops/collective.py": "their classes",
     "mithril-torch/src/mithril_torch/program/runtime_library/collectives.py": "the functions exported",
     "mithril-torch/src/mithril_torch/program/runtime_library/gathers.py": "the function exported",
+    "mithril-torch/src/mithril_torch/program/runtime_library/host_collectives.py": "what observers are "
+    "told",
 }
 """Where the kinds of collectives are spelled out, and what for."""
 

@@ -23,9 +23,10 @@ REDUCTIONS = ["sum", "max", "min"]
 NARROW = ["int8", "int16", "uint8", "uint16", "uint32"]
 
 
-@pytest.fixture(scope="module", params=["as written", "compiled"])
+@pytest.fixture(scope="module", params=["as written", "over sockets", "compiled"])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    return ml.TorchBackend(Mesh(a=2), device="cpu", jit=request.param == "compiled").engine
+    jit, cross_memory = request.param == "compiled", request.param != "over sockets"
+    return ml.TorchBackend(Mesh(a=2), device="cpu", jit=jit, cross_memory=cross_memory).engine
 
 
 def run(engine: Engine, written: Written, x: np.ndarray, *observe: Callable[..., None]):

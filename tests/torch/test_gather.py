@@ -51,7 +51,7 @@ class Mailbox:
 class Members:
     """Processes of Gloo."""
 
-    scatters, gathers, gathered = False, False, 0
+    host, scatters, gathers, gathered = None, False, False, 0
 
     def __init__(self, size: int, place: int, places: list[int] | None = None) -> None:
         self.size, self.place, self.index, self.places = size, place, place, places
@@ -105,18 +105,19 @@ def test_large_parts_arrive_where_they_belong() -> None:
 
 GATHER = """
 def run(inputs):
-    group = make_group("data", [list(range(world_size))])
+    group = make_group("data", [list(range(world_size))], cross_memory=CROSS)
     work = all_gather(group, torch.full((SIZE,), float(rank)), dimension=0)
     FAULT
     return [work.wait()]
 """
 
 
+@pytest.mark.parametrize("cross_memory", [True, False])
 @pytest.mark.parametrize("size", [10, APART])
-def test_what_an_error_leaves_behind_harms_nobody(size: int) -> None:
+def test_what_an_error_leaves_behind_harms_nobody(size: int, cross_memory: bool) -> None:
     """All have begun a gather, and none waits for it; the next ones are right."""
     pool = Pool.of(2, timeout=20.0)
-    text = GATHER.replace("SIZE", str(size))
+    text = GATHER.replace("SIZE", str(size)).replace("CROSS", str(cross_memory))
     pool.load("good", text.replace("FAULT", "pass"), None)
     pool.load("bad", text.replace("FAULT", "raise ValueError('a')"), None)
     for _ in range(3):
@@ -128,8 +129,9 @@ def test_what_an_error_leaves_behind_harms_nobody(size: int) -> None:
     pool.close()
 
 
-def test_nor_in_a_job(tmp_path: pathlib.Path) -> None:
-    done = torchrun(2, script(tmp_path, FAILS))
+@pytest.mark.parametrize("cross_memory", [True, False])
+def test_nor_in_a_job(tmp_path: pathlib.Path, cross_memory: bool) -> None:
+    done = torchrun(2, script(tmp_path, FAILS.replace("CROSS", str(cross_memory))))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(" [0.0, 1.0]") == 4
 
@@ -140,7 +142,8 @@ import torch.distributed as dist
 from mithril_torch.program.runtime_library import all_gather, make_group
 
 dist.init_process_group("gloo")
-group = make_group("data", [[0, 1]])
+group = make_group("data", [[0, 1]], cross_memory=CROSS)
+assert (group.host is not None) == CROSS
 
 def step(fails):
     work = all_gather(group, torch.full((1,), float(dist.get_rank())), dimension=0)
@@ -163,9 +166,10 @@ def test_it_is_told_as_a_gather_if_all_took_part() -> None:
     assert to_plan_row({**row, "partners": 1}) == ("send", ("data",), 8)
 
 
+@pytest.mark.parametrize("cross_memory", [True, False])
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_what_was_carried_out_is_the_plan(ranks: int) -> None:
-    backend = ml.TorchBackend(ml.Mesh(data=ranks), device="cpu")
+def test_what_was_carried_out_is_the_plan(ranks: int, cross_memory: bool) -> None:
+    backend = ml.TorchBackend(ml.Mesh(data=ranks), device="cpu", cross_memory=cross_memory)
     model = ml.Linear(6, bias=False)
     shapes = {"input": ml.TensorSpec((6, 8), "float32", ml.P("data"))}
     compiled = ml.compile(model, backend, shapes=shapes, at_rest={"weight": ml.P("data")})

@@ -32,7 +32,7 @@ class Work:
 class Members:
     """Processes of Gloo that hold the same."""
 
-    places, process_group, scatters = None, None, False
+    host, places, process_group, scatters = None, None, None, False
 
     def __init__(self, size: int, place: int) -> None:
         self.size, self.place, self.index = size, place, place

@@ -12,8 +12,8 @@ from mithril.spi import MEMORY_FORMATS, OptionError, check_choice, check_flag, c
 DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "lockstep", "workers")
 FLAGS = (
-    "cuda_graphs", "gradient_as_bucket_view", "find_unused_parameters", "use_module_hooks",
-    "trace_module_partitioning",
+    "cross_memory", "cuda_graphs", "gradient_as_bucket_view", "find_unused_parameters",
+    "use_module_hooks", "trace_module_partitioning",
 )  # fmt: skip
 AUTO = "auto"
 LIBRARIES = {"cpu": "gloo", "cuda": "nccl"}
@@ -32,6 +32,9 @@ class TorchOptions:
         jit: `True` compiles programs with `torch.compile`; `"auto"` has PyTorch's compiler make
             kernels where they save memory traffic, of elementwise ops and reductions that read each
             other, and leaves products, convolutions, attention and collectives as they are.
+        cross_memory: whether processes of one host read each other's memory where they exchange
+            arrays on CPUs, instead of sending them over the loopback device. They do so where Linux
+            lets them, and `tc` does not limit that device; Gloo carries what they cannot.
         cuda_graphs: replay the programs of one CUDA device as CUDA graphs: one launch a call.
         timeout: seconds after which a process that does not answer counts as lost.
         allow_tf32: whether matrix products of float32 may round their operands to TensorFloat-32
@@ -58,6 +61,7 @@ class TorchOptions:
     distributed_backend: str | None = None
     executor: str = "auto"
     jit: bool | str = False
+    cross_memory: bool = True
     cuda_graphs: bool = False
     timeout: float = 300.0
     allow_tf32: bool | None = None

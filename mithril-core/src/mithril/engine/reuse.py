@@ -79,7 +79,12 @@ def _find_writers(graph: Graph, given_up: Collection[Value]) -> dict[Node, list[
             free.add(node.outputs[result])  # a copy, or memory that is free already
         if isinstance(node.op, FromHost):
             free.update(node.outputs)  # a copy that nobody has but the program
-        ran.add(node)
+        # Others may read what a collective sends until it is waited for, at the latest where what
+        # it makes is used.
+        begun = {makers[value] for value in node.inputs if value in makers}
+        ran |= {maker for maker in begun if maker.op.is_collective}
+        if not node.op.is_collective:
+            ran.add(node)
     return found
 
 

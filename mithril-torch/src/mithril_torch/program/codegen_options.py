@@ -17,6 +17,7 @@ class CodegenOptions:
     Args:
         compiled: have `torch.compile` compile it: collectives are functions that it can trace,
             nothing is done in place, and no steps are noted.
+        cross_memory: processes of one host read each other's memory, if they may.
         fusions: have PyTorch's compiler make kernels of elementwise ops and reductions that read
             each other.
         tracks_steps: note the steps in `step`.
@@ -37,6 +38,7 @@ class CodegenOptions:
     """
 
     compiled: bool = False
+    cross_memory: bool = True
     fusions: bool = False
     tracks_steps: bool = True
     bucket_views: bool = True
@@ -94,6 +96,7 @@ def codegen_options_of(options: TorchOptions, device: str) -> CodegenOptions:
         precision = "tf32" if options.allow_tf32 else "ieee"
     return CodegenOptions(
         compiled=options.jit is True,
+        cross_memory=options.cross_memory,
         fusions=options.jit == AUTO,
         bucket_views=options.gradient_as_bucket_view,
         ranges=options.use_module_hooks,

@@ -109,7 +109,8 @@ class ModuleScope:
         """Return the name of the group of devices along some axes."""
         members = [[self.mesh.in_whole(i) for i in ranks] for ranks in self.mesh.groups(axes)]
         label = ",".join(self.mesh.join_axes(axes))
-        return self._once("group_", f"make_group({label!r}, {members})", -1, self.groups)
+        how = "" if self.codegen.cross_memory else ", cross_memory=False"
+        return self._once("group_", f"make_group({label!r}, {members}{how})", -1, self.groups)
 
     def arrange(self, graph: Graph) -> Arena:
         """Return where the results of a graph lie in the block of memory that functions share."""

@@ -65,7 +65,9 @@ def write_plan(
     module.steps += rank_steps.descriptions
     if rank_steps.is_sending:
         ranks = list(range(plan.mesh.size))
-        module.groups.append(Line(f"{SENDS} = make_group({SENDS!r}, {[ranks]})"))
+        module.groups.append(
+            Line(f"{SENDS} = make_group({SENDS!r}, {[ranks]}, cross_memory=False)")
+        )
     for rank in range(plan.mesh.size) if only is None else [only]:
         written = _RankEmitter(rank_steps, rank, codegen, module)
         body = [*map(Line, written.microbatch_indices()), Line(""), Line("def run(inputs):")]

@@ -220,9 +220,10 @@ class MessageHandler:
             for g in groups
             if g.group_desc != SENDS
         }
-        found = (group for group in GROUPS.values() if group is not None)
+        found = [group for group in GROUPS.values() if group is not None]
         gathered = {f"gathered over {group.name}": group.gathered for group in found}
-        return {"counts": {**counts, **gathered, **self._count_messages()}}, b""
+        read = {f"read over {g.name}": g.host.number for g in found if g.host is not None}
+        return {"counts": {**counts, **gathered, **read, **self._count_messages()}}, b""
 
     def _count_messages(self) -> dict[str, int]:
         """Return how many messages went from rank to rank; both ends tell the same if all is well.

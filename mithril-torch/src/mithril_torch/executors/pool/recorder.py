@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mithril_torch.program.runtime_library.groups import GROUPS, Group
 from mithril_torch.program.runtime_library.point_to_point import SENDS
 
 GATHERED = "all_gather_by_messages"
@@ -62,6 +63,39 @@ class Recorder(TorchDispatchMode):
         self._gather: tuple[str, int] | None = None
         self._ways: Counter[tuple[str, int]] = Counter()
         self._step = step
+
+    def __enter__(self) -> Recorder:
+        """Watch; processes of one host exchange data without an op of PyTorch."""
+        for group in GROUPS.values():
+            if group is not None:
+                group.observe = self.note
+        entered: Recorder = super().__enter__()
+        return entered
+
+    def __exit__(self, *error: object) -> None:
+        """Watch no longer."""
+        for group in GROUPS.values():
+            if group is not None:
+                group.observe = None
+        super().__exit__(*error)
+
+    def note(self, group: Group, kind: str, tensors: list[torch.Tensor]) -> None:
+        """Note a collective that processes of one host carry out."""
+        self.rows.append(
+            {
+                "op": kind,
+                "group": group.name,
+                "ranks": _ranks(group.name),
+                "axes": _axes(group.name),
+                "bytes": sum(x.nbytes for x in tensors),
+                "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
+                "shape": list(tensors[0].shape) if tensors else [],
+                "partners": group.size,
+                "peer": None,
+                "tag": None,
+                "step": self._step[0],
+            }
+        )
 
     def __torch_dispatch__(
         self,

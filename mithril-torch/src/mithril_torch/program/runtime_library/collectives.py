@@ -29,15 +29,22 @@ from mithril_torch.program.runtime_library.exchange_layout import (
     view_parts,
 )
 from mithril_torch.program.runtime_library.groups import Group
+from mithril_torch.program.runtime_library.host_collectives import (
+    all_reduce_on_host,
+    all_to_all_on_host,
+    permute_on_host,
+    reduce_scatter_on_host,
+)
 from mithril_torch.program.runtime_library.pending import Pending, settle_begun
-
-COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
+from mithril_torch.program.runtime_library.row_reductions import reduce_rows
 
 
 def all_reduce(group: Group, buffer: torch.Tensor, reduction: str) -> Any:
     """Reduce a buffer over a group, in place."""
     if buffer.numel() == 0:
         return Pending(None, lambda: buffer)
+    if group.host is not None:
+        return all_reduce_on_host(group, buffer, reduction)
     if is_native_sum(reduction, buffer):
         return dist.all_reduce(buffer, group=group.process_group, async_op=True)
     kind = getattr(dist.ReduceOp, reduction.upper())
@@ -86,6 +93,8 @@ def reduce_scatter(
     reduces and scatters, each process gets its parts of all others, and reduces them by itself.
     """
     shapes = [part_shape(group, x, dimension) for x in operands]
+    if group.host is not None:
+        return reduce_scatter_on_host(group, operands, dimension, reduction, shapes)
     if not group.scatters and operands[0].numel():
         return exchange_parts(group, operands, dimension, reduction, shapes)
     pieces = split_operands(group, operands, dimension)
@@ -160,25 +169,6 @@ def finish_parts(
     return split_row(total.clone() if len(parts) > 1 else total, shapes)
 
 
-def reduce_rows(
-    rows: list[torch.Tensor], reduction: str, *, in_place: bool = False
-) -> torch.Tensor:
-    """Return the reduction of rows, perhaps in the first; 16-bit floats are added in float32."""
-    first, combine = rows[0], getattr(torch, COMBINE[reduction])
-    wide = wide_dtype(first.dtype)
-    total = first.to(wide)
-    for row in rows[1:]:
-        total = combine(total, row.to(wide), out=total if in_place else None)
-    return total.to(first.dtype)
-
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which elements are combined: PyTorch adds up few of the small ones."""
-    if dtype.is_floating_point:
-        return torch.float32 if dtype.itemsize == 2 else dtype
-    return dtype if dtype in NATIVE_DTYPES else torch.int64
-
-
 def finish_row(row: torch.Tensor, dtype: torch.dtype, shapes: list[torch.Size]) -> Any:
     """Return the tensors of some shapes in a row that may be of `to_ordered_integers`."""
     if row.dtype != dtype:
@@ -191,6 +181,8 @@ def all_to_all(group: Group, *operands: torch.Tensor, split: int, concat: int) -
 
     Those of several operands travel in one buffer.
     """
+    if group.host is not None:
+        return all_to_all_on_host(group, operands, split, concat)
     pieces = split_operands(group, operands, split)
     shapes = [part_shape(group, x, split) for x in operands]
     parts = torch.empty_like(pieces)
@@ -210,6 +202,8 @@ def permute(group: Group, *operands: torch.Tensor, pairs: tuple[tuple[int, int],
 
     Several operands travel in one buffer.
     """
+    if group.host is not None:
+        return permute_on_host(group, operands, pairs)
     row, shapes = flatten_operands(operands), [x.shape for x in operands]
     if row.numel() == 0:
         return Pending(None, split_row, row, shapes)

@@ -18,6 +18,7 @@ from mithril_torch.program.runtime_library.exchange_layout import (
     join_operands,
 )
 from mithril_torch.program.runtime_library.groups import Group
+from mithril_torch.program.runtime_library.host_collectives import all_gather_on_host
 from mithril_torch.program.runtime_library.pending import (
     Messages,
     Pending,
@@ -33,6 +34,8 @@ APART = 128 << 10
 
 def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending:
     """Join the parts of a group along a dimension; those of several operands in one buffer."""
+    if group.host is not None:
+        return all_gather_on_host(group, operands, dimension)
     settle_begun(group)
     if not group.gathers and operands[0].device.type == "cpu":
         return gather_by_messages(group, operands, dimension)

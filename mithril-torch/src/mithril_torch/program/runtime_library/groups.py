@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from mithril_torch.program.runtime_library.host_channels import open_channels
+
 
 class Group:
     """The devices that this process exchanges data with over some mesh axes.
@@ -34,23 +36,36 @@ class Group:
         self.gathered = 0
         self.abandoned: list[Any] = []  # messages that an error has left behind
         self.begun: list[Any] = []  # exchanges whose buffers are still needed
+        self.host: Any = None  # channels, if all are on one host and may read each other's memory
+        self.observe: Any = None  # who is told of what goes over them
 
 
 GROUPS: dict[Any, Any] = {}
 
 
-def make_group(axes: str, groups: list[list[int]]) -> Group | None:
+def make_group(axes: str, groups: list[list[int]], *, cross_memory: bool = True) -> Group | None:
     """Return this process's group among groups of ranks, if it is in one.
 
     All processes make the same groups in the same order, those in none of them, too.
+
+    Args:
+        axes: of the mesh, along which the members differ.
+        groups: the ranks of each.
+        cross_memory: whether members that share a host read each other's memory, if they may.
     """
-    key = (dist.group.WORLD, axes, str(groups))
+    key = (dist.group.WORLD, axes, str(groups), cross_memory)
     if key not in GROUPS:
         GROUPS[key] = None
+        timeout = _read_timeout()
         for ranks in groups:
-            made = dist.new_group(sorted(ranks), timeout=_read_timeout(), group_desc=axes)
+            made = dist.new_group(sorted(ranks), timeout=timeout, group_desc=axes)
             if dist.get_rank() in ranks:
                 GROUPS[key] = Group(made, ranks, dist.get_rank())
+        own: Group | None = GROUPS[key]
+        if own is not None and cross_memory and own.size > 1 and not own.scatters:
+            own.host = open_channels(
+                own.process_group, own.place, own.size, timeout.total_seconds()
+            )
     found: Group | None = GROUPS[key]
     return found
 
@@ -73,6 +88,8 @@ def release_groups() -> None:
     for group in GROUPS.values():
         if group is not None:
             group.process_group = None
+            if group.host is not None:
+                group.host.close()
     GROUPS.clear()
 
 

@@ -65,6 +65,8 @@ class Messages:
 
 def settle_abandoned(group: Group) -> None:
     """Wait for the messages that nobody has waited for."""
+    if group.host is not None:
+        group.host.settle()
     while group.abandoned:
         group.abandoned[0].wait()
         del group.abandoned[0]
