@@ -9,7 +9,13 @@ from mithril import P, ops
 from mithril.cost.storages import Storages
 from mithril.engine.reuse import find_overwritten, reuse_donated
 from mithril.errors import BackendError
-from mithril.plan import Execution
+from mithril.ir import Builder
+from mithril.mesh import Mesh, Sharding
+from mithril.ops import Add
+from mithril.ops.collective import AllGather
+from mithril.ops.optimizer import AdamWStep
+from mithril.plan import Execution, Port, Program
+from mithril.types import DType, TensorType
 
 from tests.conformance.engines import BACKENDS, opened
 from tests.tolerances import TOLERANCE
@@ -144,6 +150,30 @@ def test_what_a_failed_run_may_have_written_over_is_known() -> None:
     donated = [i for i, name in enumerate(names) if name[0] in "pgm"]
     found = [names[i] for i in find_overwritten(plan.only_stage.program, donated)]
     assert found == ["p.a", "p.b", "p.c", "m.a", "m.b", "m.c"]
+
+
+@pytest.mark.parametrize("is_read_before", [True, False])
+def test_what_a_collective_sends_is_written_over_when_that_was_waited_for(
+    is_read_before: bool,
+) -> None:
+    """Others may read it as long as nobody needs what the collective makes."""
+    mesh, builder = Mesh(data=2), Builder()
+    type = TensorType((4,), DType("float32"))
+    p, g, m, v = (builder.input(type, name) for name in "pgmv")
+    rate, count = (
+        builder.input(TensorType((), DType("float32")), name) for name in ("rate", "count")
+    )
+    (whole,) = builder.apply(AllGather(("data",), 0, 2), p)
+    double = builder.apply(Add(), whole, whole)[0] if is_read_before else None
+    new = builder.apply(AdamWStep(0.9, 0.999, 1e-8, 0.1), p, g, m, v, rate, count)[0]
+    double = builder.apply(Add(), whole, whole)[0] if double is None else double
+    graph = builder.build({"new": new, "double": double})
+    split = Sharding.of(mesh, P("data"), 1)
+    ports = [Port(name, type.with_shape((8,)), split) for name in "pgmv"]
+    ports += [Port(name, rate.type, Sharding.of(mesh, P(), 0)) for name in ("rate", "count")]
+    leaving = (Port("new", ports[0].type, split), Port("double", ports[0].type, split))
+    program = Program(mesh, graph, tuple(ports), leaving)
+    assert find_overwritten(program, [0, 2]) == ([0, 2] if is_read_before else [2])
 
 
 def test_a_program_that_runs_is_split_as_its_parameters_are() -> None:

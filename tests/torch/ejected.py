@@ -31,8 +31,11 @@ SCRIPT = f"{BOOT}runpy.run_path(sys.argv[0], run_name='__main__')"
 VICTIM = f"""{BOOT}
 import os
 if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
-    import torch.distributed as dist
-    dist.all_reduce = lambda *_, **__: os.kill(os.getpid(), 9)
+    def watch(frame, event, argument):
+        code = frame.f_code
+        if (event, code.co_name, code.co_filename) == ("call", "all_reduce", sys.argv[0]):
+            os.kill(os.getpid(), 9)
+    sys.setprofile(watch)
 runpy.run_path(sys.argv[0], run_name='__main__')
 from pathlib import Path
 names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]

@@ -5,10 +5,17 @@ The processes of a group are threads here: a process may read its own memory, to
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import gc
 import os
+import pathlib
+import socket
+import struct
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +26,12 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from mithril_torch.program.runtime_library import host_channels  # noqa: E402
+from mithril_torch.executors.pool.faults import is_secondary_failure  # noqa: E402
+from mithril_torch.program.runtime_library import (  # noqa: E402
+    cross_memory,
+    host_rendezvous,
+    loopback_limit,
+)
 from mithril_torch.program.runtime_library.collectives import (  # noqa: E402
     all_reduce,
     all_to_all,
@@ -29,16 +41,15 @@ from mithril_torch.program.runtime_library.collectives import (  # noqa: E402
 from mithril_torch.program.runtime_library.cross_memory import (  # noqa: E402
     OtherProcess,
     Semaphore,
-    SharedFile,
     load_libc,
-    read_memory,
 )
 from mithril_torch.program.runtime_library.gathers import all_gather  # noqa: E402
 from mithril_torch.program.runtime_library.host_channels import (  # noqa: E402
     SLOT,
     SLOTS,
-    HostChannels,
-    introduce_process,
+)
+from mithril_torch.program.runtime_library.host_rendezvous import (  # noqa: E402
+    Introduction,
     reach_others,
 )
 from mithril_torch.program.runtime_library.pending import settle_abandoned  # noqa: E402
@@ -56,12 +67,12 @@ def make_members(size: int, order: list[int] | None = None, timeout: float = 20.
         order: the place of each index, where the mesh counts otherwise than PyTorch.
         timeout: seconds for which one waits for another.
     """
-    told = [introduce_process(size) for _ in range(size)]
-    known = [own for own, _, _ in told]
+    told = [Introduction(size) for _ in range(size)]
     members = []
-    for place, (_, file, _) in enumerate(told):
-        assert file is not None
-        channels = reach_others(file, known, place, timeout)
+    for place, own in enumerate(told):
+        channels = reach_others(
+            own, [other.known for other in told], place, [*range(size)], timeout
+        )
         assert channels is not None
         index = place if order is None else order.index(place)
         members.append(
@@ -70,8 +81,6 @@ def make_members(size: int, order: list[int] | None = None, timeout: float = 20.
                 begun=[], abandoned=[], scatters=False, gathers=False,
             )
         )  # fmt: skip
-    for _, _, descriptor in told:
-        os.close(descriptor)
     return members
 
 
@@ -269,18 +278,35 @@ def test_what_nobody_waits_for_is_read_before_the_next() -> None:
         assert found.tolist() == [[5.0], [6.0]]
 
 
-def test_a_process_that_waits_does_not_keep_what_it_sent() -> None:
+def test_who_has_waited_keeps_nothing() -> None:
     members = make_members(2)
-    kept: list[Any] = []
 
-    def work(group: Any) -> None:
-        buffer = torch.full((100_000,), 1.0)
-        pending = all_reduce(group, buffer, "sum")
+    def work(group: Any) -> list[Any]:
+        buffer, x = torch.ones(100_000), torch.ones(2, 50_000)
+        kept = [weakref.ref(buffer), weakref.ref(x)]
+        all_reduce(group, buffer, "sum").wait()
+        pending = reduce_scatter(group, x, reduction="sum", dimension=0)
         pending.wait()
-        kept.append(sys.getrefcount(buffer.untyped_storage()))
-        assert group.host.begun[0][1].is_completed()
+        del pending, x, buffer
+        return [one() for one in kept]
 
-    run(members, work)
+    for kept in run(members, work):
+        assert kept == [None, None]
+
+
+def test_parts_follow_the_order_of_dimensions() -> None:
+    """Whatever stride a dimension of one element has, as over a network."""
+    members = make_members(2)
+
+    def work(group: Any) -> Any:
+        x = torch.as_strided(torch.arange(8.0), (1, 8, 1, 1), (8, 1, 8, 8))
+        moved = permute(group, x, pairs=((0, 1), (1, 0))).wait()
+        pieces = all_to_all(group, x, split=1, concat=0).wait()
+        return moved, pieces
+
+    for moved, pieces in run(members, work):
+        assert moved.stride() == (8, 1, 1, 1)
+        assert pieces.stride() == (4, 1, 1, 1)
 
 
 # ------------------------------------------------------------------ what if not
@@ -288,42 +314,69 @@ def test_a_process_that_waits_does_not_keep_what_it_sent() -> None:
 
 def test_one_that_has_ended_is_not_waited_for() -> None:
     ended = subprocess.Popen([sys.executable, "-c", "pass"])
-    other = OtherProcess(ended.pid)
-    _, file, descriptor = introduce_process(2)
-    os.close(descriptor)
-    assert file is not None
-    with pytest.raises(RuntimeError, match=f"^Connection closed: process {ended.pid} has ended$"):
-        Semaphore(file, 0).wait(other, timeout=60.0)
+    other, own = OtherProcess(ended.pid, 1), Introduction(2)
+    assert own.file is not None
+    text = rf"^Connection closed: rank 1 \(process {ended.pid}\) has ended$"
+    with pytest.raises(RuntimeError, match=text) as caught:
+        Semaphore(own.file, 0).wait(other, timeout=60.0)
+    assert is_secondary_failure(str(caught.value))
     ended.wait()
-    other.close()
+    semaphore = Semaphore(own.file, 0)
+    semaphore.post()
+    semaphore.wait(other, timeout=60.0)  # what it did before
 
 
 def test_one_that_does_nothing_is_waited_for_so_long() -> None:
-    other = OtherProcess(os.getpid())
-    _, file, descriptor = introduce_process(2)
-    os.close(descriptor)
-    assert file is not None
-    text = rf"^Timed out waiting 0.1 s for process {os.getpid()}$"
-    with pytest.raises(RuntimeError, match=text):
-        Semaphore(file, 0).wait(other, timeout=0.1)
-    other.close()
+    other, own = OtherProcess(os.getpid(), 3), Introduction(2)
+    assert own.file is not None
+    text = rf"^Timed out waiting 0.1 s for rank 3 \(process {os.getpid()}\) to exchange data$"
+    with pytest.raises(RuntimeError, match=text) as caught:
+        Semaphore(own.file, 0).wait(other, timeout=0.1)
+    assert is_secondary_failure(str(caught.value))
 
 
 def test_memory_that_is_gone_is_not_read() -> None:
-    with pytest.raises(RuntimeError, match=r"^Connection closed: memory of process \d+ is lost; "):
-        read_memory(os.getpid(), 8, torch.empty(4))
+    text = r"^Connection closed: rank 0 \(process \d+\) has no such memory; Bad address$"
+    with pytest.raises(RuntimeError, match=text):
+        OtherProcess(os.getpid(), 0).read(8, torch.empty(4))
 
 
-def test_more_than_was_sent_is_not_read() -> None:
+def test_nor_what_the_kernel_lets_nobody_read_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        ctypes.set_errno(errno.EPERM)
+        return -1
+
+    libc = SimpleNamespace(process_vm_readv=refuse)
+    monkeypatch.setattr(cross_memory, "load_libc", lambda: libc)
+    text = (
+        r"^rank 0 \(process \d+\) may not be read any more; Operation not permitted; keep the "
+        r"process that started both of them alive, or give the backend cross_memory=False$"
+    )
+    with pytest.raises(RuntimeError, match=text):
+        OtherProcess(os.getpid(), 0).read(8, torch.empty(4))
+
+
+@pytest.mark.parametrize("what", ["sizes", "parts", "kind", "reduction"])
+def test_processes_that_begin_something_else_are_told_so(what: str) -> None:
     members = make_members(2, timeout=0.5)
 
     def work(group: Any) -> Any:
-        own = [torch.ones(3 - group.place)]
-        other = 1 - group.place
-        return group.host.send_and_receive({other: own}, {other: [torch.empty(3)]}).wait()
+        is_first = group.place == 0
+        x = torch.ones(2, 4)
+        if what == "sizes":
+            return all_gather(group, x if is_first else x[:1], dimension=0).wait()
+        if what == "parts":
+            return all_gather(group, *([x] if is_first else [x[:1], x[:1]]), dimension=0).wait()
+        if what == "reduction":
+            return all_reduce(group, x, "sum" if is_first else "max").wait()
+        if is_first:
+            return all_gather(group, x[:1], dimension=0).wait()
+        return all_to_all(group, x, split=0, concat=0).wait()
 
     text = (
-        r"^process \d+ sent 8 bytes where 12 belong; this is a fault of Mithril, please report it"
+        r"^rank 1 \(process \d+\) takes no part in \w+( of sum)? number 0, which this process has "
+        r"begun; \d+ bytes instead of \d+; one of them raised an error before, or was given other "
+        r"shapes$"
     )
     with pytest.raises(RuntimeError, match=text):
         run(members, work)
@@ -331,40 +384,114 @@ def test_more_than_was_sent_is_not_read() -> None:
 
 @pytest.mark.parametrize("what", [0, 1, 2, 3, 5])
 def test_processes_that_are_not_what_they_say_are_not_read(what: int) -> None:
-    """Another host, one that cannot take part, a process that is not there, another memory."""
-    told = [introduce_process(2) for _ in range(2)]
-    known = [own.clone() for own, _, _ in told]
+    """One that cannot take part, another host, no such process, no such file, another memory."""
+    told = [Introduction(2) for _ in range(2)]
+    known = [own.known.clone() for own in told]
     known[1][what] = {0: 0, 2: 1 << 22, 3: 1 << 20}.get(what, 7)
-    file = told[0][1]
-    assert file is not None
-    assert reach_others(file, known, 0, 1.0) is None
-    for _, _, descriptor in told:
-        os.close(descriptor)
+    gc.collect()
+    before = len([*pathlib.Path("/proc/self/fd").iterdir()])
+    assert reach_others(told[0], known, 0, [0, 1], 1.0) is None
+    assert len([*pathlib.Path("/proc/self/fd").iterdir()]) <= before
+
+
+def test_nor_is_a_file_of_theirs_that_is_too_small(tmp_path: pathlib.Path) -> None:
+    told = [Introduction(2) for _ in range(2)]
+    with (tmp_path / "small").open("w+b") as small:
+        small.write(b"1")
+        small.flush()
+        told[1].known[3] = small.fileno()
+        assert reach_others(told[0], [own.known for own in told], 0, [0, 1], 1.0) is None
 
 
 def test_a_system_without_it_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     load_libc.cache_clear()
-    own, file, descriptor = introduce_process(2)
+    own = Introduction(2)
     load_libc.cache_clear()
-    assert not own.any()
-    assert file is None
-    assert descriptor == -1
+    assert not own.known.any()
+    assert own.file is None
 
 
 def test_a_loopback_device_that_is_limited_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_channels, "is_loopback_limited", lambda: True)
-    own, file, descriptor = introduce_process(2)
-    assert not own.any()
-    assert file is None
-    assert descriptor == -1
+    monkeypatch.setattr(host_rendezvous, "is_loopback_limited", lambda: True)
+    own = Introduction(2)
+    assert not own.known.any()
+    assert own.file is None
+
+
+def answer_queue(index: int, kind: str) -> bytes:
+    """Return what netlink tells of a queue."""
+    name = kind.encode() + b"\0"
+    attribute = struct.pack("=HH", 4 + len(name), 1) + name
+    body = struct.pack(loopback_limit.TRAFFIC, 0, index, 0, 0, 0) + attribute
+    body += b"\0" * (-len(body) % 4)
+    size = struct.calcsize(loopback_limit.HEADER) + len(body)
+    return struct.pack(loopback_limit.HEADER, size, loopback_limit.RTM_NEWQDISC, 2, 1, 0) + body
+
+
+END = struct.pack(loopback_limit.HEADER, 16, 3, 2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "limited"),
+    [
+        (["noqueue"], False), ([], False), (["noqueue", "clsact"], False), (["tbf"], True),
+        (["noqueue", "ingress", "netem"], True), (["htb", "fq_codel"], True),
+    ],
+)  # fmt: skip
+def test_queues_of_the_loopback_device_are_read(
+    kinds: list[str], limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = socket.if_nametoindex("lo")
+    rows = [answer_queue(index, kind) for kind in kinds]
+    answers = [b"".join([answer_queue(index + 1, "tbf"), *rows[:1]]), b"".join(rows[1:]), END]
+    asked: list[bytes] = []
+
+    class Link:
+        def __enter__(self) -> Link:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def settimeout(self, seconds: float) -> None:
+            assert seconds > 0
+
+        def send(self, request: bytes) -> None:
+            asked.append(request)
+
+        def recv(self, size: int) -> bytes:
+            return answers.pop(0)
+
+    monkeypatch.setattr(socket, "socket", lambda *_: Link())
+    assert loopback_limit.is_loopback_limited() is limited
+    assert len(asked) == 1
+    assert not answers
+
+
+def test_the_kernel_tells_of_its_queues() -> None:
+    found = loopback_limit.list_queues(socket.if_nametoindex("lo"))
+    assert all(kind.isidentifier() for kind in found)
+
+
+@pytest.mark.parametrize(
+    ("scope", "parent", "named"), [("0", 7, 0), ("1", 7, 7), ("1", 1, 0), ("2", 7, 0)]
+)
+def test_the_parent_may_read_where_it_has_to_be_named(
+    scope: str, parent: int, named: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process 1 would be everybody."""
+    told: list[int] = []
+    libc = SimpleNamespace(prctl=lambda option, process, *_: told.append(process.value))
+    monkeypatch.setattr(cross_memory, "load_libc", lambda: libc)
+    monkeypatch.setattr(cross_memory, "read_scope", lambda: scope)
+    monkeypatch.setattr(os, "getppid", lambda: parent)
+    cross_memory.allow_reading()
+    assert told == [named] * bool(named)
 
 
 def test_files_have_room_for_all_slots() -> None:
-    own, file, descriptor = introduce_process(3)
-    assert file is not None
-    assert len(file.map) == 3 * SLOTS * SLOT
-    assert own[0] == 1
-    assert isinstance(SharedFile(descriptor, len(file.map)), SharedFile)
-    os.close(descriptor)
-    HostChannels({}).close()
+    own = Introduction(3)
+    assert own.file is not None
+    assert len(own.file.map) == 3 * SLOTS * SLOT
+    assert own.known[0] == 1

@@ -155,7 +155,7 @@ for _ in range(2):
     try:
         step(True)
     except ValueError:
-        print("after", step(False), flush=True)
+        print(f"after {step(False)}\\n", end="", flush=True)
 dist.destroy_process_group()
 """
 

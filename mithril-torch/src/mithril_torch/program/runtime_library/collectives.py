@@ -89,8 +89,9 @@ def reduce_scatter(
 ) -> Pending:
     """Reduce over a group and keep this process's part along a dimension.
 
-    Several operands are cut into parts in one buffer. Where the library below has nothing that
-    reduces and scatters, each process gets its parts of all others, and reduces them by itself.
+    Several operands travel together, over a network in one buffer. Where the library below has
+    nothing that reduces and scatters, each process gets its parts of all others, and reduces them
+    by itself.
     """
     shapes = [part_shape(group, x, dimension) for x in operands]
     if group.host is not None:
@@ -179,7 +180,7 @@ def finish_row(row: torch.Tensor, dtype: torch.dtype, shapes: list[torch.Size]) 
 def all_to_all(group: Group, *operands: torch.Tensor, split: int, concat: int) -> Pending:
     """Send each process its piece along `split`; join the pieces that come along `concat`.
 
-    Those of several operands travel in one buffer.
+    Those of several operands travel together.
     """
     if group.host is not None:
         return all_to_all_on_host(group, operands, split, concat)
@@ -200,7 +201,7 @@ def all_to_all(group: Group, *operands: torch.Tensor, split: int, concat: int) -
 def permute(group: Group, *operands: torch.Tensor, pairs: tuple[tuple[int, int], ...]) -> Pending:
     """Send values on from place to place in a group; who gets none has zeros, and takes part.
 
-    Several operands travel in one buffer.
+    Several operands travel together.
     """
     if group.host is not None:
         return permute_on_host(group, operands, pairs)

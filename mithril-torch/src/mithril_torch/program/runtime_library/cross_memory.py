@@ -8,13 +8,15 @@ tell when data is there and when it has been read; they order accesses to memory
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import select
 import sys
 import time
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
 
@@ -58,46 +60,74 @@ def load_libc() -> Any:
     return library
 
 
-def allow_reading(process: int) -> None:
-    """Let a process and its descendants read this one, where Yama lets only ancestors do so."""
-    if sys.platform == "linux":
-        load_libc().prctl(PR_SET_PTRACER, ctypes.c_ulong(process), 0, 0, 0)
+def allow_reading() -> None:
+    """Let the process that started this one, and all its descendants, read this one.
 
-
-def read_memory(process: int, address: int, into: torch.Tensor) -> None:
-    """Copy what lies at an address in another process into a contiguous tensor.
-
-    Raises:
-        RuntimeError: it cannot be read; a process that has ended has no memory.
+    That is needed where Yama lets only ancestors do so. A process whose parent has ended has none
+    that it could name.
     """
-    library, here, left = load_libc(), into.data_ptr(), into.nbytes
-    while left:
-        to, origin = IoVector(here, left), IoVector(address, left)
-        moved = library.process_vm_readv(
-            process, ctypes.addressof(to), 1, ctypes.addressof(origin), 1, 0
-        )
-        if moved <= 0:
-            reason = os.strerror(ctypes.get_errno())
-            raise RuntimeError(f"Connection closed: memory of process {process} is lost; {reason}")
-        here, address, left = here + moved, address + moved, left - moved
+    parent = os.getppid()
+    if parent > 1 and read_scope() == "1":
+        load_libc().prctl(PR_SET_PTRACER, ctypes.c_ulong(parent), 0, 0, 0)
+
+
+def read_scope() -> str:
+    """Return whom Yama lets read processes: 0 is all of one user, 1 ancestors and who is named."""
+    file = Path("/proc/sys/kernel/yama/ptrace_scope")
+    return file.read_text(encoding="ascii").strip() if file.exists() else "0"
 
 
 class OtherProcess:
-    """A process of this host; it is known to have ended as soon as it has."""
+    """A process of this host; it is known to have ended as soon as it has.
 
-    def __init__(self, process: int) -> None:
+    Args:
+        process: its number.
+        rank: what messages call it.
+    """
+
+    def __init__(self, process: int, rank: int) -> None:
         self.process = process
+        self.rank = rank
+        self.descriptor = -1
         self.descriptor = os.pidfd_open(process)
         self.poll = select.poll()
         self.poll.register(self.descriptor, select.POLLIN)
+
+    def __str__(self) -> str:
+        """Return what a message calls it."""
+        return f"rank {self.rank} (process {self.process})"
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
 
     def has_ended(self) -> bool:
         """Whether it has."""
         return bool(self.poll.poll(0))
 
-    def close(self) -> None:
-        """Let go of it."""
-        os.close(self.descriptor)
+    def read(self, address: int, into: torch.Tensor) -> None:
+        """Copy what lies at an address in it into a contiguous tensor.
+
+        Raises:
+            RuntimeError: it has ended, or may not be read any more.
+        """
+        library, here, left = load_libc(), into.data_ptr(), into.nbytes
+        while left:
+            to, origin = IoVector(here, left), IoVector(address, left)
+            moved = library.process_vm_readv(
+                self.process, ctypes.addressof(to), 1, ctypes.addressof(origin), 1, 0
+            )
+            if moved <= 0:
+                self._raise_unread(ctypes.get_errno())
+            here, address, left = here + moved, address + moved, left - moved
+
+    def _raise_unread(self, code: int) -> NoReturn:
+        if code == errno.EPERM:
+            raise RuntimeError(
+                f"{self} may not be read any more; {os.strerror(code)}; keep the process that "
+                f"started both of them alive, or give the backend cross_memory=False"
+            )
+        raise RuntimeError(f"Connection closed: {self} has no such memory; {os.strerror(code)}")
 
 
 class SharedFile:
@@ -152,10 +182,12 @@ class Semaphore:
             moment = TimeSpec(int(until), int(until % 1 * 1e9))
             if library.sem_timedwait(self.address, ctypes.addressof(moment)) == 0:
                 return
-            if other.has_ended() and not self.try_wait():
-                raise RuntimeError(f"Connection closed: process {other.process} has ended")
+            if other.has_ended():
+                if self.try_wait():  # the last that it did
+                    return
+                raise RuntimeError(f"Connection closed: {other} has ended")
             if time.monotonic() > last:
-                raise RuntimeError(f"Timed out waiting {timeout:g} s for process {other.process}")
+                raise RuntimeError(f"Timed out waiting {timeout:g} s for {other} to exchange data")
 
 
 __all__: list[str] = []

@@ -1,7 +1,8 @@
 """What processes exchange as rows, one for each of them, that lie behind one another in memory.
 
-Several operands of a collective travel in one buffer, one after another in each row. A group that
-counts its members otherwise than PyTorch has rows in PyTorch's order.
+Several operands of a collective travel in one buffer, one after another in each row, but between
+processes of one host, which read each operand where it lies. A group that counts its members
+otherwise than PyTorch has rows in PyTorch's order.
 """
 
 from __future__ import annotations

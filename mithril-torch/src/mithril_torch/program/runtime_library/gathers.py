@@ -33,7 +33,7 @@ APART = 128 << 10
 
 
 def all_gather(group: Group, *operands: torch.Tensor, dimension: int) -> Pending:
-    """Join the parts of a group along a dimension; those of several operands in one buffer."""
+    """Join the parts of a group along a dimension; several operands travel together."""
     if group.host is not None:
         return all_gather_on_host(group, operands, dimension)
     settle_begun(group)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from mithril_torch.program.runtime_library.host_channels import open_channels
+from mithril_torch.program.runtime_library.host_rendezvous import open_channels
 
 
 class Group:
@@ -63,9 +63,7 @@ def make_group(axes: str, groups: list[list[int]], *, cross_memory: bool = True)
                 GROUPS[key] = Group(made, ranks, dist.get_rank())
         own: Group | None = GROUPS[key]
         if own is not None and cross_memory and own.size > 1 and not own.scatters:
-            own.host = open_channels(
-                own.process_group, own.place, own.size, timeout.total_seconds()
-            )
+            own.host = open_channels(own.process_group, own.place, timeout.total_seconds())
     found: Group | None = GROUPS[key]
     return found
 
@@ -87,9 +85,7 @@ def release_groups() -> None:
     """
     for group in GROUPS.values():
         if group is not None:
-            group.process_group = None
-            if group.host is not None:
-                group.host.close()
+            group.process_group = group.host = None
     GROUPS.clear()
 
 

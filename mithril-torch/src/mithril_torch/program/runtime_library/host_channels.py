@@ -1,39 +1,32 @@
 """Channels between the processes of a group on one host, which read each other's memory.
 
 A process says where its data lies, and whom it is for; the other one reads it when it waits for it,
-or when it next begins an exchange, and says so. Nobody is interrupted, and no thread is needed. Up
-to then what was sent may not be written to, so to wait for an exchange is to wait for both.
+or when it next begins an exchange of the group, and says so. Nobody is interrupted, and no thread
+is needed. Up to then what was sent may not be written to, so to wait for an exchange is to wait for
+both.
 
 Exchanges of a group are counted: messages of the same number belong together, in whatever order
-they are read.
+they are read. What each is a part of, and how large its parts are, is compared.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any
+import zlib
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from mithril_torch.program.runtime_library.cross_memory import (
     SEMAPHORE,
     OtherProcess,
     Semaphore,
     SharedFile,
-    allow_reading,
-    load_libc,
-    read_memory,
 )
-from mithril_torch.program.runtime_library.loopback_limit import is_loopback_limited
 
 SLOTS = 64
 """How many messages to one process may be on their way at once."""
 SLOT = 192
 """Bytes of one: two semaphores, then where its table lies and how many rows that has."""
-TOKEN = 8
-"""Integers that a process proves itself with."""
 
 
 class Slot:
@@ -79,19 +72,43 @@ class Channel:
         self.outgoing = outgoing
 
 
+class Label(NamedTuple):
+    """Which message it is, for both that have to do with it.
+
+    Args:
+        kind: of the collective.
+        number: among those of the group.
+    """
+
+    kind: str
+    number: int
+
+    @property
+    def slot(self) -> int:
+        """Which slot it has."""
+        return self.number % SLOTS
+
+    def row(self) -> tuple[int, int]:
+        """Return it as two integers."""
+        return zlib.crc32(self.kind.encode()), self.number
+
+
 class Sent:
     """What another process shall read.
 
+    Its table has the label, then where each part lies, and its bytes.
+
     Args:
         channel: to that process.
-        number: of the message.
+        label: of the message.
         parts: contiguous tensors.
     """
 
-    def __init__(self, channel: Channel, number: int, parts: list[torch.Tensor]) -> None:
+    def __init__(self, channel: Channel, label: Label, parts: list[torch.Tensor]) -> None:
         self.channel = channel
-        self.slot = channel.outgoing[number % SLOTS]
-        self.table = torch.tensor([(x.data_ptr(), x.nbytes) for x in parts], dtype=torch.int64)
+        self.slot = channel.outgoing[label.slot]
+        rows = [label.row(), *((x.data_ptr(), x.nbytes) for x in parts)]
+        self.table = torch.tensor(rows, dtype=torch.int64, device="cpu")
         self.parts: list[torch.Tensor] | None = parts
         self.slot.write(self.table)
 
@@ -113,50 +130,56 @@ class Exposed:
 
     Args:
         channel: to that process.
-        number: of the message.
+        label: of the message.
+        sizes: bytes of each part.
     """
 
-    def __init__(self, channel: Channel, number: int) -> None:
+    def __init__(self, channel: Channel, label: Label, sizes: list[int]) -> None:
         self.channel = channel
-        self.slot = channel.incoming[number % SLOTS]
-        self.rows: list[list[int]] | None = None
+        self.slot = channel.incoming[label.slot]
+        self.label = label
+        self.sizes = sizes
+        self.addresses: list[int] | None = None
 
     def wait(self) -> None:
         """Wait until it is there."""
-        if self.rows is None:
+        if self.addresses is None:
             self.slot.sent.wait(self.channel.other, self.channel.timeout)
             self._read_table()
 
     def is_there(self) -> bool:
         """Whether it is there."""
-        if self.rows is None and self.slot.sent.try_wait():
+        if self.addresses is None and self.slot.sent.try_wait():
             self._read_table()
-        return self.rows is not None
+        return self.addresses is not None
 
     def read(self, part: int, into: torch.Tensor, start: int = 0) -> None:
-        """Copy bytes of a part, from one on, into a contiguous tensor.
-
-        Raises:
-            RuntimeError: the part has fewer; or the other process has ended.
-        """
-        assert self.rows is not None, "it is read when it is there"
-        address, size = self.rows[part] if part < len(self.rows) else (0, 0)
-        if size < start + into.nbytes:
-            raise RuntimeError(
-                f"process {self.channel.other.process} sent {size} bytes where "
-                f"{start + into.nbytes} belong; this is a fault of Mithril, please report it"
-            )
-        read_memory(self.channel.other.process, address + start, into)
+        """Copy bytes of a part, from one on, into a contiguous tensor."""
+        assert self.addresses is not None, "it is read when it is there"
+        self.channel.other.read(self.addresses[part] + start, into)
 
     def release(self) -> None:
         """Tell the other process that all has been read."""
         self.slot.read.post()
 
     def _read_table(self) -> None:
+        """Read where the parts lie.
+
+        Raises:
+            RuntimeError: they are parts of something else.
+        """
         address, count = self.slot.table()
-        table = torch.empty((count, 2), dtype=torch.int64)
-        read_memory(self.channel.other.process, address, table)
-        self.rows = table.tolist()
+        table = torch.empty((count, 2), dtype=torch.int64, device="cpu")
+        self.channel.other.read(address, table)
+        (kind, number), *rows = table.tolist()
+        sizes = [size for _, size in rows]
+        if (kind, number) != self.label.row() or sizes != self.sizes:
+            raise RuntimeError(
+                f"{self.channel.other} takes no part in {self.label.kind} number "
+                f"{self.label.number}, which this process has begun; {sum(sizes)} bytes instead of "
+                f"{sum(self.sizes)}; one of them raised an error before, or was given other shapes"
+            )
+        self.addresses = [address for address, _ in rows]
 
 
 class Received:
@@ -164,12 +187,12 @@ class Received:
 
     Args:
         channel: to that process.
-        number: of the message.
+        label: of the message.
         parts: contiguous tensors, as large as what comes.
     """
 
-    def __init__(self, channel: Channel, number: int, parts: list[torch.Tensor]) -> None:
-        self.exposed = Exposed(channel, number)
+    def __init__(self, channel: Channel, label: Label, parts: list[torch.Tensor]) -> None:
+        self.exposed = Exposed(channel, label, [x.nbytes for x in parts])
         self.parts: list[torch.Tensor] | None = parts
 
     def wait(self) -> None:
@@ -227,159 +250,44 @@ class HostChannels:
 
     def send_and_receive(
         self,
+        kind: str,
         sent: dict[int, list[torch.Tensor]],
         received: dict[int, list[torch.Tensor]],
     ) -> HostMessages:
         """Begin to send some processes tensors, and to receive theirs into others.
 
         Args:
+            kind: of the collective.
             sent: contiguous tensors, by the place of whom they are for.
             received: what they come into, by the place of whom they come from.
         """
-        (number,) = self.reserve(1)
-        messages: list[Any] = [Received(self.channels[i], number, x) for i, x in received.items()]
-        messages += [Sent(self.channels[i], number, x) for i, x in sent.items()]
-        exchange = HostMessages(messages)
-        self.begin(number, exchange)
-        return exchange
+        (label,) = self.reserve(kind, 1)
+        messages: list[Any] = [Received(self.channels[i], label, x) for i, x in received.items()]
+        messages += [Sent(self.channels[i], label, x) for i, x in sent.items()]
+        begun = HostMessages(messages)
+        self.begin(label, begun)
+        return begun
 
-    def reserve(self, count: int) -> range:
-        """Return the numbers of the next messages; their slots are free."""
+    def reserve(self, kind: str, count: int) -> list[Label]:
+        """Return the labels of the next messages, of one collective; their slots are free."""
         self.progress()
-        found = range(self.number, self.number + count)
-        self.number = found.stop
-        while self.begun and self.begun[0][0] < found.stop - SLOTS:
+        first, self.number = self.number, self.number + count
+        while self.begun and self.begun[0][0] < self.number - SLOTS:
             self.begun.pop(0)[1].wait()
-        return found
+        return [Label(kind, number) for number in range(first, self.number)]
 
-    def begin(self, number: int, exchange: Any) -> None:
-        """Keep an exchange, whose first message has a number, until all have come and gone."""
-        self.begun.append((number, exchange))
+    def begin(self, label: Label, messages: Any) -> None:
+        """Keep messages, of which one has a label, until all have come and gone."""
+        self.begun.append((label.number, messages))
 
     def progress(self) -> None:
-        """Read what has come, of all exchanges."""
+        """Read what has come, of all that was begun."""
         self.begun = [begun for begun in self.begun if not begun[1].is_completed()]
 
     def settle(self) -> None:
-        """Wait for all exchanges: those that nobody has waited for."""
+        """Wait for all that was begun: for what nobody has waited for."""
         while self.begun:
             self.begun.pop(0)[1].wait()
-
-    def close(self) -> None:
-        """Let go of the other processes."""
-        for channel in self.channels.values():
-            channel.other.close()
-        self.channels = {}
-
-
-def open_channels(process_group: Any, place: int, size: int, timeout: float) -> Any:
-    """Return channels to the others of a group; None unless each can read all the others.
-
-    All of the group call this; what each needs to know of the others comes over the group itself.
-
-    Args:
-        process_group: PyTorch's, of CPUs.
-        place: of this process in it.
-        size: how many there are.
-        timeout: seconds to wait for another one.
-    """
-    own, file, descriptor = introduce_process(size)
-    found = [torch.empty_like(own) for _ in range(size)]
-    dist.all_gather(found, own, group=process_group)
-    channels = None if file is None else reach_others(file, found, place, timeout)
-    reached = torch.tensor([channels is not None], dtype=torch.int32)
-    dist.all_reduce(reached, dist.ReduceOp.MIN, group=process_group)
-    if descriptor >= 0:
-        os.close(descriptor)
-    if channels is not None and not reached.item():
-        channels.close()
-    return channels if reached.item() else None
-
-
-def introduce_process(size: int) -> tuple[torch.Tensor, SharedFile | None, int]:
-    """Return what others must know of this process, its file, and the descriptor of that.
-
-    They must know: that it can take part, its host, process and descriptor, and where a token lies,
-    and what it is. Zeros say that it cannot.
-    """
-    known = torch.zeros(5 + TOKEN, dtype=torch.int64)
-    if is_loopback_limited():
-        return known, None, -1
-    try:
-        load_libc()
-        allow_reading(os.getppid())
-        host, length = read_host(), size * SLOTS * SLOT
-        descriptor = os.memfd_create("channels")
-        os.ftruncate(descriptor, length)
-        file = SharedFile(descriptor, length)
-    except (OSError, AttributeError):  # another system, or one without some of this
-        return known, None, -1
-    for offset in range(0, length, SLOT):
-        slot = Slot(file, offset)
-        slot.sent.make()
-        slot.read.make()
-    known[5:] = torch.frombuffer(bytearray(os.urandom(8 * TOKEN)), dtype=torch.int64)
-    token = known.data_ptr() + 5 * known.itemsize
-    known[:5] = torch.tensor([1, host, os.getpid(), descriptor, token])
-    return known, file, descriptor
-
-
-def read_host() -> int:
-    """Return a number that tells hosts, and the containers of one host, apart.
-
-    Raises:
-        OSError: the system does not tell.
-    """
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    namespace = Path("/proc/self/ns/pid").stat().st_ino
-    return (int(boot.replace("-", ""), 16) ^ namespace) & ((1 << 62) - 1)
-
-
-def reach_others(
-    file: SharedFile, found: list[torch.Tensor], place: int, timeout: float
-) -> HostChannels | None:
-    """Return channels to others, as far as what they said of themselves is true here.
-
-    Args:
-        file: of this process.
-        found: what each process said.
-        place: of this process.
-        timeout: seconds to wait for another one.
-    """
-    channels: dict[int, Channel] = {}
-    for i, known in enumerate(found):
-        takes_part, host, process, descriptor, address = known[:5].tolist()
-        if not takes_part or host != found[place][1]:
-            return None
-        if i == place:
-            continue
-        try:
-            shown = torch.zeros(TOKEN, dtype=torch.int64)
-            read_memory(process, address, shown)
-            theirs = open_file(process, descriptor, len(file.map))
-            other = OtherProcess(process)
-        except (OSError, AttributeError, RuntimeError):  # the kernel does not let it
-            return None
-        if not torch.equal(shown, known[5:]):
-            return None
-        slots = [n * SLOT for n in range(SLOTS)]
-        incoming = [Slot(file, i * SLOTS * SLOT + at) for at in slots]
-        outgoing = [Slot(theirs, place * SLOTS * SLOT + at) for at in slots]
-        channels[i] = Channel(other, timeout, incoming, outgoing)
-    return HostChannels(channels)
-
-
-def open_file(process: int, descriptor: int, size: int) -> SharedFile:
-    """Return the file that another process has open.
-
-    Raises:
-        OSError: the kernel does not let it be opened.
-    """
-    opened = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
-    try:
-        return SharedFile(opened, size)
-    finally:
-        os.close(opened)
 
 
 __all__: list[str] = []

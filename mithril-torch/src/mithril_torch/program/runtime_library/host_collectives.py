@@ -1,7 +1,7 @@
 """Collectives of processes on one host, which read each other's memory; see `host_channels`.
 
-What is read goes where it belongs, so that no operand is copied into a buffer first, and none out
-of it, where its parts lie behind one another in memory.
+Each operand goes by itself. What is read goes where it belongs, so that none is copied into a
+buffer first, or out of it, where its parts lie behind one another in memory.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ def all_gather_on_host(group: Group, operands: tuple[torch.Tensor, ...], dimensi
     """Join the parts of a group along a dimension."""
     own = [x.contiguous() for x in operands]
     parts = [x.new_empty((group.size, *x.shape)) for x in own]
-    observe(group, "all_gather", own)
-    others = group.host.channels
-    sent = dict.fromkeys(others, own)
-    exchange = group.host.send_and_receive(sent, {i: [x[i] for x in parts] for i in others})
+    kind, others = observe(group, "all_gather", own), group.host.channels
+    received = {i: [x[i] for x in parts] for i in others}
+    begun = group.host.send_and_receive(kind, dict.fromkeys(others, own), received)
     for x, rows in zip(own, parts, strict=True):
         rows[group.place].copy_(x)
-    return Pending(exchange, finish_join, group, parts, dimension)
+    return Pending(begun, finish_join, group, parts, dimension)
 
 
 def finish_join(group: Group, parts: list[torch.Tensor], dimension: int) -> object:
@@ -54,13 +53,13 @@ def reduce_scatter_on_host(
 ) -> Pending:
     """Reduce over a group and keep this process's part along a dimension, of some shapes."""
     cut = [split_parts(group, x, dimension) for x in operands]
-    observe(group, "reduce_scatter", cut)
-    (number,) = group.host.reserve(1)
+    kind = observe(group, "reduce_scatter", cut)
+    (label,) = group.host.reserve(f"{kind} of {reduction}", 1)
     rows = {i: [flatten_row(x[i]) for x in cut] for i in group.host.channels}
     own = [flatten_row(x[group.place]) for x in cut]
     totals = [torch.empty_like(x) for x in own]
-    begun = HostReduction(group.host, number, rows, own, totals, reduction)
-    group.host.begin(number, begun)
+    begun = HostReduction(group.host, label, rows, own, totals, reduction)
+    group.host.begin(label, begun)
     return Pending(begun, finish_parts_on_host, totals, shapes)
 
 
@@ -75,14 +74,13 @@ def all_to_all_on_host(
 ) -> Pending:
     """Send each process its piece along `split`; join the pieces that come along `concat`."""
     pieces = [split_parts(group, x, split) for x in operands]
-    parts = [torch.empty_like(x) for x in pieces]
-    observe(group, "all_to_all", pieces)
-    others = group.host.channels
-    sent = {i: [x[i] for x in pieces] for i in others}
-    exchange = group.host.send_and_receive(sent, {i: [x[i] for x in parts] for i in others})
+    parts = [x.new_empty(x.shape) for x in pieces]
+    kind, others = observe(group, "all_to_all", pieces), group.host.channels
+    sent, received = ({i: [x[i] for x in rows] for i in others} for rows in (pieces, parts))
+    begun = group.host.send_and_receive(kind, sent, received)
     for x, rows in zip(pieces, parts, strict=True):
         rows[group.place].copy_(x[group.place])
-    return Pending(exchange, finish_pieces, group, parts, concat)
+    return Pending(begun, finish_pieces, group, parts, concat)
 
 
 def finish_pieces(group: Group, parts: list[torch.Tensor], dimension: int) -> object:
@@ -99,14 +97,14 @@ def permute_on_host(
     places = group.places or list(range(group.size))
     targets = [places[target] for source, target in pairs if source == group.index]
     sources = [places[source] for source, target in pairs if target == group.index]
-    observe(group, "permute", own if targets or sources else [])
-    made = [torch.empty_like(x) if sources else torch.zeros_like(x) for x in own]
+    kind = observe(group, "permute", own if targets or sources else [])
+    made = [x.new_empty(x.shape) if sources else x.new_zeros(x.shape) for x in own]
     if group.place in sources:
         for x, result in zip(own, made, strict=True):
             result.copy_(x)
     sent = {i: own for i in targets if i != group.place}
-    exchange = group.host.send_and_receive(sent, {i: made for i in sources if i != group.place})
-    return Pending(exchange, finish_permute, made)
+    received = {i: made for i in sources if i != group.place}
+    return Pending(group.host.send_and_receive(kind, sent, received), finish_permute, made)
 
 
 def finish_permute(made: list[torch.Tensor]) -> object:
@@ -117,15 +115,16 @@ def finish_permute(made: list[torch.Tensor]) -> object:
 def all_reduce_on_host(group: Group, buffer: torch.Tensor, reduction: str) -> Pending:
     """Reduce a buffer over a group, in place."""
     row = flatten_row(buffer)
-    observe(group, "all_reduce", [row])
+    kind = f"{observe(group, 'all_reduce', [row])} of {reduction}"
     if row.nbytes > WHOLE:
-        return Pending(HostAllReduce(group.host, group.place, row, reduction), finish_nothing)
+        begun = HostAllReduce(group.host, kind, group.place, row, reduction)
+        return Pending(begun, finish_nothing)
     rows = row.new_empty((group.size, row.numel()))
     rows[group.place].copy_(row)
     others = group.host.channels
     sent = {i: [rows[group.place]] for i in others}
-    exchange = group.host.send_and_receive(sent, {i: [rows[i]] for i in others})
-    return Pending(exchange, finish_all_reduce, row, rows, reduction)
+    read = group.host.send_and_receive(kind, sent, {i: [rows[i]] for i in others})
+    return Pending(read, finish_all_reduce, row, rows, reduction)
 
 
 def finish_all_reduce(row: torch.Tensor, rows: torch.Tensor, reduction: str) -> None:
@@ -137,10 +136,11 @@ def finish_nothing() -> None:
     """Do nothing: what was reduced in place is where it belongs."""
 
 
-def observe(group: Group, kind: str, tensors: list[torch.Tensor]) -> None:
-    """Tell whoever watches what this process puts in."""
+def observe(group: Group, kind: str, tensors: list[torch.Tensor]) -> str:
+    """Tell whoever watches what this process puts in; return the kind of collective."""
     if group.observe is not None:
         group.observe(group, kind, tensors)
+    return kind
 
 
 __all__: list[str] = []

@@ -14,6 +14,7 @@ from mithril_torch.program.runtime_library.host_channels import (
     Exposed,
     HostChannels,
     HostMessages,
+    Label,
     Received,
     Sent,
 )
@@ -28,7 +29,7 @@ class HostReduction:
 
     Args:
         channels: to the others.
-        number: of the messages.
+        label: of the messages.
         rows: what each of the others shall read, contiguous, by its place.
         own: what this process adds, as many tensors.
         totals: where its part of the reduction belongs; perhaps `own` themselves.
@@ -38,15 +39,16 @@ class HostReduction:
     def __init__(
         self,
         channels: HostChannels,
-        number: int,
+        label: Label,
         rows: dict[int, list[torch.Tensor]],
         own: list[torch.Tensor],
         totals: list[torch.Tensor],
         reduction: str,
     ) -> None:
         found = channels.channels
-        self.arriving = [Exposed(found[i], number) for i in sorted(rows)]
-        self.sent = HostMessages([Sent(found[i], number, parts) for i, parts in rows.items()])
+        sizes = [x.nbytes for x in own]
+        self.arriving = [Exposed(found[i], label, sizes) for i in sorted(rows)]
+        self.sent = HostMessages([Sent(found[i], label, parts) for i, parts in rows.items()])
         self.own: list[torch.Tensor] | None = own
         self.totals = totals
         self.reduction = reduction
@@ -86,7 +88,7 @@ def add_pieces(
     """Reduce a row of this process and those of others, a part of what they sent, into a third."""
     combine, wide = getattr(torch, COMBINE[reduction]), wide_dtype(own.dtype)
     size, step = total.numel(), PIECE // total.itemsize
-    read = torch.empty(min(size, step), dtype=own.dtype)
+    read = own.new_empty(min(size, step))
     for start in range(0, size, step):
         into, found = total[start : start + step], own[start : start + step]
         piece = read[: into.numel()]
@@ -105,16 +107,17 @@ class HostAllReduce:
 
     Args:
         channels: to the others.
+        kind: what messages call it.
         place: of this process.
         buffer: contiguous, in a row.
         reduction: `sum`, `max` or `min`.
     """
 
     def __init__(
-        self, channels: HostChannels, place: int, buffer: torch.Tensor, reduction: str
+        self, channels: HostChannels, kind: str, place: int, buffer: torch.Tensor, reduction: str
     ) -> None:
         self.channels = channels
-        first, self.second = channels.reserve(2)
+        first, self.second = channels.reserve(kind, 2)
         size = -(-buffer.numel() // (len(channels.channels) + 1))
         cut = {i: [buffer[i * size : (i + 1) * size]] for i in (*channels.channels, place)}
         self.own, self.others = cut.pop(place), cut
@@ -138,9 +141,9 @@ class HostAllReduce:
     def _spread(self) -> HostMessages:
         """Begin to read the parts of the others, unless that was done."""
         if self.spread is None:
-            found, number = self.channels.channels, self.second
-            messages: list[Any] = [Received(found[i], number, x) for i, x in self.others.items()]
-            messages += [Sent(found[i], number, self.own) for i in self.others]
+            found, label = self.channels.channels, self.second
+            messages: list[Any] = [Received(found[i], label, x) for i, x in self.others.items()]
+            messages += [Sent(found[i], label, self.own) for i in self.others]
             self.spread = HostMessages(messages)
             self.own, self.others = [], {}
         return self.spread

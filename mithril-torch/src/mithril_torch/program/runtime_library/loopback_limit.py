@@ -6,10 +6,15 @@ import socket
 import struct
 
 NETLINK_ROUTE = 0
-RTM_NEWQDISC, RTM_GETQDISC = 36, 38
+RTM_NEWQDISC = 36
+RTM_GETQDISC = 38
 NLM_F_REQUEST_DUMP = 0x301
-HEADER, TRAFFIC, ATTRIBUTE = "=IHHII", "=BxxxiIII", "=HH"
-"""Of a message of netlink, of one about queues, and of an attribute, in `linux/rtnetlink.h`."""
+HEADER = "=IHHII"
+"""Of a message of netlink, as in `linux/netlink.h`."""
+TRAFFIC = "=BxxxiIII"
+"""Of a message about queues, `struct tcmsg`; behind it are attributes, the kind is the first."""
+FREE = ("noqueue", "clsact", "ingress")
+"""Kinds of queues that let everything pass at once: the last two hold filters."""
 
 
 def is_loopback_limited() -> bool:
@@ -20,9 +25,9 @@ def is_loopback_limited() -> bool:
     try:
         index = socket.if_nametoindex("lo")
         kinds = list_queues(index)
-    except (AttributeError, OSError):  # not Linux, or a container without netlink
+    except (AttributeError, OSError, struct.error):  # not Linux, or a container without netlink
         return False
-    return any(kind != "noqueue" for kind in kinds)
+    return any(kind not in FREE for kind in kinds)
 
 
 def list_queues(index: int) -> list[str]:
@@ -56,7 +61,7 @@ def read_queues(answer: bytes, index: int, kinds: list[str]) -> bool:
         at = start + head
         if struct.unpack_from(TRAFFIC, answer, at)[1] == index:
             at += struct.calcsize(TRAFFIC)
-            length, _ = struct.unpack_from(ATTRIBUTE, answer, at)
+            (length,) = struct.unpack_from("=H", answer, at)
             kinds.append(answer[at + 4 : at + length].rstrip(b"\0").decode())
         start += -(-size // 4) * 4
     return True
