@@ -40,6 +40,40 @@ def test_rows_come_from_each_backend_in_turn_in_an_order_of_the_seed():
     assert first != [*order_rows(rows, 6)]
 
 
+def test_sizes_and_devices_may_be_said():
+    (one,) = [r for r in list_rows(5) if r.title == "jax llama data-tensor step"]
+    said = one.alter({"width": 384, "layers": 6}, 8)
+    assert said.mesh == {"data": 4, "tensor": 2}
+    assert said.ranks == 8
+    assert said.sizes == {**one.sizes, "width": 384, "layers": 6}
+    assert str(said).startswith("jax llama data-tensor step on 8 devices: layers=6 width=384 ")
+    assert Row.load(said.dump()) == said
+    assert one.alter({}, 0) == one
+    with pytest.raises(ValueError, match=r"^llama has no size 'depth'; it has layers, width, "):
+        one.alter({"depth": 1}, 0)
+    text = r"^data-tensor of 4 devices cannot be of 6; give a multiple$"
+    with pytest.raises(ValueError, match=text):
+        one.alter({}, 6)
+
+
+def test_sizes_are_read_from_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    asked = ["matrix", "--seed", "5", "--backend", "torch", "--model", "llama", "--list"]
+    monkeypatch.setattr("sys.argv", [*asked, "--devices", "8", "--sizes", "width=384"])
+    assert matrix.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 3
+    assert all(" width=384 " in line for line in lines)
+    assert all((" one " in line) != (" on 8 devices" in line) for line in lines)
+    monkeypatch.setattr("sys.argv", [*asked, "--sizes", "depth=3"])
+    assert matrix.main() == 2
+    assert "has no size 'depth'" in capsys.readouterr().err
+    for text in ("width", "width=", "=3", "width=0", "width=3,"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is no list of sizes; write width="):
+            matrix.read_sizes(text)
+
+
 def test_a_row_travels_as_text():
     for one in list_rows(1)[:20]:
         assert Row.load(one.dump()) == one

@@ -2,6 +2,7 @@
 
     python -m benchmarks.matrix --seed 7 --budget 10min
     python -m benchmarks.matrix --seed 7 --budget 5min --backend jax --model llama --list
+    python -m benchmarks.matrix --backend torch --model vit --kind step --sizes width=384,layers=6
 
 Every row runs in a process of its own, on PyTorch in a job of as many as it has devices. The seed says
 which rows come first, and what sizes they have. Ratios are Mithril's time, peak memory and time of the
@@ -196,6 +197,14 @@ def read_seconds(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
+def read_sizes(text: str) -> dict[str, int]:
+    """Return the sizes in a text such as `width=384,layers=6`."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name and value.isdecimal() and int(value) for name, _, value in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes; write width=384,layers=6")
+    return {name: int(value) for name, _, value in pairs}
+
+
 def read() -> argparse.Namespace:
     """Return what the command line says."""
     parser = argparse.ArgumentParser(
@@ -210,6 +219,10 @@ def read() -> argparse.Namespace:
     parser.add_argument("--model", choices=FAMILIES, action="append", help="may be repeated")
     parser.add_argument("--parallelism", choices=MESHES, action="append", help="may be repeated")
     parser.add_argument("--kind", choices=("forward", "step"), action="append")
+    parser.add_argument(
+        "--sizes", type=read_sizes, default={}, help="instead of drawn ones: width=384,layers=6"
+    )
+    parser.add_argument("--devices", type=int, default=0, help="of rows on more than one")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the timed rounds of a row")
     parser.add_argument("--list", action="store_true", help="print the rows, in order, and end")
     given = parser.parse_args()
@@ -225,12 +238,17 @@ def choose(given: argparse.Namespace) -> list[Row]:
         row for row in list_rows(given.seed)
         if all(names is None or getattr(row, what) in names for what, names in wanted.items())
     ]  # fmt: skip
-    return [*order_rows(rows, given.seed)]
+    ordered = order_rows(rows, given.seed)
+    return [row.alter(given.sizes, given.devices if row.ranks > 1 else 0) for row in ordered]
 
 
 def main() -> int:
     given = read()
-    rows = choose(given)
+    try:
+        rows = choose(given)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     if given.list:
         print(*rows, sep="\n")
         return 0

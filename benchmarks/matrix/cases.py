@@ -17,9 +17,10 @@ write by hand, beside which there is something to compare. Not in the matrix are
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle
 
 LEAST, MOST = 0.4e9, 5e9
@@ -57,6 +58,7 @@ class Row:
         kind: `forward` alone, or a `step` of training with AdamW.
         seed: of sizes, parameters and data.
         sizes: of the model and its batches.
+        devices: how many there are; 0 is as many as `MESHES` has.
     """
 
     model: str
@@ -65,14 +67,35 @@ class Row:
     kind: str = STEP
     seed: int = 0
     sizes: Sizes = field(default_factory=dict)
+    devices: int = 0
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """The axes of the mesh; more devices make the first of them longer."""
+        found = dict(MESHES[self.parallelism])
+        if self.devices:
+            first = next(iter(found))
+            found[first] = self.devices * found[first] // math.prod(found.values())
+        return found
 
     @property
     def ranks(self) -> int:
         """How many devices there are."""
-        devices = 1
-        for size in MESHES[self.parallelism].values():
-            devices *= size
-        return devices
+        return math.prod(self.mesh.values())
+
+    def alter(self, sizes: Sizes, devices: int) -> Row:
+        """Return the row with some sizes said, and a number of devices unless that is 0.
+
+        Raises:
+            ValueError: the model has no such size, or the parallelism no such number of devices.
+        """
+        for name in sizes.keys() - self.sizes.keys():
+            raise ValueError(f"{self.model} has no size '{name}'; it has {', '.join(self.sizes)}")
+        if devices and (not self.mesh or devices % self.ranks or self.parallelism in FIXED):
+            raise ValueError(
+                f"{self.parallelism} of {self.ranks} devices cannot be of {devices}; give a multiple"
+            )
+        return replace(self, sizes={**self.sizes, **sizes}, devices=devices)
 
     @property
     def cost(self) -> float:
@@ -96,7 +119,8 @@ class Row:
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={size}" for name, size in self.sizes.items())
-        return f"{self.title}: {sizes}"
+        where = f" on {self.ranks} devices" if self.devices else ""
+        return f"{self.title}{where}: {sizes}"
 
 
 @dataclass(frozen=True, slots=True)

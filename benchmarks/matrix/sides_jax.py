@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import jax_by_hand
 from benchmarks.matrix.by_hand_jax import Loss, make_losses
-from benchmarks.matrix.cases import DATA, FSDP, MESHES, NEED_WHOLE_BATCH, ONE, STEP, Row
+from benchmarks.matrix.cases import DATA, FSDP, NEED_WHOLE_BATCH, ONE, STEP, Row
 from benchmarks.matrix.contest import (
     MITHRIL,
     Arrays,
@@ -41,7 +41,7 @@ Specs = Mapping[str, P]
 
 def contest(row: Row) -> dict[str, Side]:
     """Return the sides of a row, after a check that they give the same numbers."""
-    ours = Ours(row, ml.JaxBackend(ml.Mesh(**MESHES[row.parallelism])), jax.block_until_ready)
+    ours = Ours(row, ml.JaxBackend(ml.Mesh(**row.mesh)), jax.block_until_ready)
     check_gradients(ours.differentiate(), partial(differentiate, row), ours.start)
     sides = {MITHRIL: call_first(ours.run, ours.loss, ours.planning)}
     params = {by_hand_name(name): x for name, x in ours.start.items()}
@@ -148,7 +148,7 @@ def forward(
 
 def spread(row: Row, params: Mapping[str, np.ndarray]) -> Ways:
     """Return the ways to write a step for several devices."""
-    mesh = jax_by_hand.mesh({"data": 1, "tensor": 1, **MESHES[row.parallelism]})
+    mesh = jax_by_hand.mesh({"data": 1, "tensor": 1, **row.mesh})
     inputs = [jax_by_hand.place_batch(x, mesh) for x in read_inputs(row)]
     specs = {name: spec_of(row, name, x) for name, x in params.items()}
     found = {}

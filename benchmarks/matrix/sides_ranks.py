@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.matrix.by_hand_torch import list_blocks, make_module
-from benchmarks.matrix.cases import DATA, DATA_TENSOR, FSDP, MESHES, MICROBATCHES, PIPELINE, Row
+from benchmarks.matrix.cases import DATA, DATA_TENSOR, FSDP, MICROBATCHES, PIPELINE, Row
 from benchmarks.matrix.contest import (
     MITHRIL,
     Side,
@@ -67,7 +67,7 @@ def contest(row: Row) -> dict[str, Side]:
         sides = {MITHRIL: ours_too, "Schedule1F1B": stage_of(row, make_module(row, ours.start))}
         check_losses(sides)
         return sides
-    sizes = MESHES[row.parallelism]
+    sizes = row.mesh
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     for name, prepare in list_ways(row, mesh).items():
         sides[name] = side_of(row, prepare(make_module(row, ours.start)), mesh)
@@ -78,7 +78,7 @@ def contest(row: Row) -> dict[str, Side]:
 def side_of(row: Row, module: nn.Module, mesh: DeviceMesh) -> Side:
     """Return a side by hand, called once."""
     inputs = read_inputs(row)
-    if "data" in MESHES[row.parallelism]:
+    if "data" in row.mesh:
         number, count = mesh.get_local_rank("data"), mesh["data"].size()
         inputs = tuple(x.chunk(count)[number].contiguous() for x in inputs)
     optimizer = fused(module.parameters())

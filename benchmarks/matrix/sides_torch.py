@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benchmarks.matrix.by_hand_torch import make_module, name_in_module
-from benchmarks.matrix.cases import MESHES, STEP, Row
+from benchmarks.matrix.cases import STEP, Row
 from benchmarks.matrix.contest import (
     MITHRIL,
     Arrays,
@@ -31,7 +31,7 @@ from benchmarks.training_torch import by_hand, can_compile, fused, list_held
 def open_ours(row: Row) -> Ours:
     """Return Mithril's side, with kernels of PyTorch's compiler where that is among the peers."""
     layout = "channels_last" if row.model == "resnet-channels-last" else "auto"
-    mesh, jit = ml.Mesh(**MESHES[row.parallelism]), "auto" if can_compile() else False
+    mesh, jit = ml.Mesh(**row.mesh), "auto" if can_compile() else False
     backend = ml.TorchBackend(mesh, device="cpu", memory_format=layout, jit=jit)
     return Ours(row, backend, lambda _: None)
 
