@@ -51,7 +51,13 @@ def in_blocks(step: Run, xp: ModuleType) -> Run:
 
 
 def in_row_blocks(
-    step: Run, lead: Shape, width: int, kinds: tuple[str, str], xp: ModuleType
+    step: Run,
+    lead: Shape,
+    width: int,
+    kinds: tuple[str, str],
+    xp: ModuleType,
+    *,
+    writes: bool = False,
 ) -> Run:
     """Return the same function of rows, run on some of them at a time.
 
@@ -62,6 +68,8 @@ def in_row_blocks(
         kinds: for each operand and for each result a letter: `r` has rows, `w` is passed whole,
             `+` is added up over the blocks.
         xp: the array namespace.
+        writes: whether the step takes `out=`, memory for its first result, which is then of the
+            shape and dtype of the first operand; None is to make some.
     """
     rows, (given, made) = math.prod(lead), kinds
     size = max(1, ROWS_BLOCK // max(1, width))
@@ -75,13 +83,14 @@ def in_row_blocks(
         if len(parts) <= 1:
             results = step(*flat)
         else:
-            results = None
+            results, first = None, xp.empty_like(flat[0]) if writes else None
             for part in parts:
-                found = step(
-                    *(x[part] if k == "r" else x for x, k in zip(flat, given, strict=True))
-                )
-                results = results or _room(found, made, rows, xp)
-                _collect(found, results, made, part)
+                told = {} if first is None else {"out": first[part]}
+                cut = (x[part] if k == "r" else x for x, k in zip(flat, given, strict=True))
+                found = step(*cut, **told)
+                if results is None:
+                    results = _room(found, made, rows, first, xp)
+                _collect(found, results, made, part, **told)
         return tuple(
             xp.reshape(y, (*lead, *y.shape[1:])) if kind == "r" else y
             for y, kind in zip(results, made, strict=True)
@@ -90,16 +99,20 @@ def in_row_blocks(
     return run
 
 
-def _room(found: Any, kinds: str, rows: int, xp: ModuleType) -> list[Any]:
-    """Return arrays for the results of all rows, like those of some."""
-    return [
+def _room(found: Any, kinds: str, rows: int, first: Any, xp: ModuleType) -> list[Any]:
+    """Return arrays for the results of all rows, like those of some; the first may be there."""
+    made = [
         xp.empty((rows, *y.shape[1:]), dtype=y.dtype) if kind == "r" else xp.zeros_like(y)
         for y, kind in zip(found, kinds, strict=True)
+        if first is None or y is not found[0]
     ]
+    return made if first is None else [first, *made]
 
 
-def _collect(found: Any, results: list[Any], kinds: str, part: slice) -> None:
+def _collect(found: Any, results: list[Any], kinds: str, part: slice, out: Any = None) -> None:
     for y, result, kind in zip(found, results, kinds, strict=True):
+        if y is out:
+            continue
         if kind == "r":
             result[part] = y
         else:

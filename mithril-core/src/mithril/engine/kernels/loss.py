@@ -49,12 +49,12 @@ def cross_entropy_gradient(op: ops.CrossEntropyGradient, types: Types, xp: Modul
         types[0].shape,
     )
 
-    def step(logits: Any, targets: Any, total: Any, g: Any) -> Any:
-        slope = xp.asarray(logits, dtype=wide) - total[..., None]
+    def step(logits: Any, targets: Any, total: Any, g: Any, out: Any = None) -> Any:
+        slope = xp.subtract(xp.asarray(logits, dtype=wide), total[..., None], out=out)
         xp.exp(slope, out=slope)
         slope[xp.arange(slope.shape[0]), targets] -= 1
         slope *= g[..., None]
         return (xp.asarray(slope, dtype=dtype),)
 
-    run = in_row_blocks(step, tuple(lead), classes, ("rrrr", "r"), xp)
+    run = in_row_blocks(step, tuple(lead), classes, ("rrrr", "r"), xp, writes=wide == dtype)
     return lambda *operands: run(*operands)[0]

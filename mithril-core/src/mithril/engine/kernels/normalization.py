@@ -21,11 +21,11 @@ def layer_norm(op: ops.LayerNorm, types: Types, xp: ModuleType) -> Run:
     epsilon, (*lead, count) = op.epsilon, types[0].shape
     add = row_sum(xp)
 
-    def step(x: Any, gain: Any, bias: Any) -> Any:
+    def step(x: Any, gain: Any, bias: Any, out: Any = None) -> Any:
         x = xp.asarray(x, dtype=wide)
         average = add(x)
         average /= count
-        y = x - average
+        y = xp.subtract(x, average, out=out)
         scale = add(y * y)
         scale /= count
         scale += epsilon
@@ -35,7 +35,7 @@ def layer_norm(op: ops.LayerNorm, types: Types, xp: ModuleType) -> Run:
         y += bias
         return xp.asarray(y, dtype=dtype), average[..., 0], scale[..., 0]
 
-    return in_row_blocks(step, tuple(lead), count, ("rww", "rrr"), xp)
+    return in_row_blocks(step, tuple(lead), count, ("rww", "rrr"), xp, writes=wide == dtype)
 
 
 @kernel(ops.LayerNormGradient)
@@ -44,12 +44,12 @@ def layer_norm_gradient(op: ops.LayerNormGradient, types: Types, xp: ModuleType)
     wide, dtype, (*lead, count) = accumulator(types[0].dtype), types[0].dtype.numpy, types[0].shape
     add = row_sum(xp)
 
-    def step(x: Any, gain: Any, average: Any, scale: Any, g: Any) -> Any:
+    def step(x: Any, gain: Any, average: Any, scale: Any, g: Any, out: Any = None) -> Any:
         x, g, column = xp.asarray(x, dtype=wide), xp.asarray(g, dtype=wide), scale[..., None]
         normal = x - average[..., None]
         normal *= column
         ones = xp.ones(x.shape[0], dtype=wide)
-        dx = g * normal
+        dx = xp.multiply(g, normal, out=out)
         dgain, dbias = ones @ dx, ones @ g
         dx *= gain
         along = add(dx)
@@ -63,7 +63,7 @@ def layer_norm_gradient(op: ops.LayerNormGradient, types: Types, xp: ModuleType)
         dx *= column
         return xp.asarray(dx, dtype=dtype), dgain, dbias
 
-    run = in_row_blocks(step, tuple(lead), count, ("rwrrr", "r++"), xp)
+    run = in_row_blocks(step, tuple(lead), count, ("rwrrr", "r++"), xp, writes=wide == dtype)
     return _round(run, dtype, xp)
 
 
@@ -74,9 +74,9 @@ def rms_norm(op: ops.RmsNorm, types: Types, xp: ModuleType) -> Run:
     epsilon, (*lead, count) = op.epsilon, types[0].shape
     add = row_sum(xp)
 
-    def step(x: Any, gain: Any) -> Any:
+    def step(x: Any, gain: Any, out: Any = None) -> Any:
         x = xp.asarray(x, dtype=wide)
-        y = x * x
+        y = xp.multiply(x, x, out=out)
         scale = add(y)
         scale /= count
         scale += epsilon
@@ -85,7 +85,7 @@ def rms_norm(op: ops.RmsNorm, types: Types, xp: ModuleType) -> Run:
         y *= gain
         return xp.asarray(y, dtype=dtype), scale[..., 0]
 
-    return in_row_blocks(step, tuple(lead), count, ("rw", "rr"), xp)
+    return in_row_blocks(step, tuple(lead), count, ("rw", "rr"), xp, writes=wide == dtype)
 
 
 @kernel(ops.RmsNormGradient)
@@ -94,10 +94,10 @@ def rms_norm_gradient(op: ops.RmsNormGradient, types: Types, xp: ModuleType) -> 
     wide, dtype, (*lead, count) = accumulator(types[0].dtype), types[0].dtype.numpy, types[0].shape
     add = row_sum(xp)
 
-    def step(x: Any, gain: Any, scale: Any, g: Any) -> Any:
+    def step(x: Any, gain: Any, scale: Any, g: Any, out: Any = None) -> Any:
         g, column = xp.asarray(g, dtype=wide), scale[..., None]
         normal = xp.asarray(x, dtype=wide) * column
-        dx = normal * g
+        dx = xp.multiply(normal, g, out=out)
         dgain = xp.ones(dx.shape[0], dtype=wide) @ dx
         dx *= gain
         along = add(dx)
@@ -108,7 +108,7 @@ def rms_norm_gradient(op: ops.RmsNormGradient, types: Types, xp: ModuleType) -> 
         dx *= column
         return xp.asarray(dx, dtype=dtype), dgain
 
-    run = in_row_blocks(step, tuple(lead), count, ("rwrr", "r+"), xp)
+    run = in_row_blocks(step, tuple(lead), count, ("rwrr", "r+"), xp, writes=wide == dtype)
     return _round(run, dtype, xp)
 
 
