@@ -41,6 +41,7 @@ from mithril_jax.interop import JaxInterop
 from mithril_jax.job_store import open_job_store
 from mithril_jax.kernels import KERNELS, attention, kernels_on
 from mithril_jax.kernels.images import of_images
+from mithril_jax.loop_weights import lay_loop_weights
 from mithril_jax.lower import function_of, whole_function
 from mithril_jax.measured import JaxProfiler, MeasuredExecutable
 from mithril_jax.options import JaxOptions
@@ -187,7 +188,8 @@ class JaxEngine(Engine):
         """Turn a program into a jitted function; `donate` are inputs that are given up."""
         kernels = self.kernel_table
         if self.opened.platform == "cpu":  # elsewhere XLA lays images out by itself
-            program = replace(program, graph=lay_channels_last(program.graph, kernels))
+            graph = lay_loop_weights(lay_channels_last(program.graph, kernels))
+            program = replace(program, graph=graph)
             kernels = {**kernels, OfImages.name: of_images}
         function = function_of(program, self.opened, kernels)
         kind = MeasuredExecutable if self.is_measuring else JaxExecutable

@@ -15,6 +15,7 @@ from mithril.spi.ops import UserOp
 
 from mithril_jax.kernels.attention import attention, attention_gradient
 from mithril_jax.kernels.table import CPU_KERNELS, KERNELS
+from mithril_jax.loop_weights import lay_loop_weights
 
 _IN_PARTS: dict[type[Op], Callable[..., KernelRun]] = {
     ops.Attention: attention,
@@ -29,17 +30,18 @@ def register_fused() -> None:
         fused = op_class.expand is not Op.expand and not issubclass(op_class, UserOp)
         if fused and name not in KERNELS:
             for table, platform in ((KERNELS, "gpu"), (CPU_KERNELS, "cpu")):
-                make = partial(expand, kernels=table)
+                make = partial(expand, kernels=table, platform=platform)
                 if (in_parts := _IN_PARTS.get(op_class)) is not None:
                     make = partial(in_parts, expand=make, platform=platform)
                 table.register(op_class)(make)
 
 
-def expand(op: Op, types: Types, kernels: Mapping[str, Kernel]) -> KernelRun:
+def expand(op: Op, types: Types, kernels: Mapping[str, Kernel], platform: str) -> KernelRun:
     """The expansion of an op into others with these kernels, as a function."""
     from mithril_jax.lower import graph_function, no_after
 
-    run = graph_function(_expansion(op, types), kernels, no_after)
+    graph = _expansion(op, types)
+    run = graph_function(lay_loop_weights(graph) if platform == "cpu" else graph, kernels, no_after)
 
     def apply(*operands: Any) -> Any:
         results = run(operands, None)
