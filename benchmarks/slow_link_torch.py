@@ -18,6 +18,7 @@ from mithril_torch.program.runtime_library import (
     all_gather,
     all_reduce,
     make_group,
+    permute,
     reduce_scatter,
 )
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
@@ -196,6 +197,9 @@ def collectives_of(plan: ml.Plan, ranks: int) -> Callable[[], None]:
             calls.append(partial(all_gather, group, whole.chunk(ranks)[0], dimension=0))
         elif row.kind == "reduce_scatter":
             calls.append(partial(reduce_scatter, group, whole, reduction="sum", dimension=0))
+        elif row.kind == "permute":
+            around = tuple((i, (i + 1) % ranks) for i in range(ranks))
+            calls.append(partial(permute, group, torch.ones(row.bytes // 4 or 1), pairs=around))
         else:
             raise ValueError(f"plan has a {row.kind}, which this benchmark does not time")
 
