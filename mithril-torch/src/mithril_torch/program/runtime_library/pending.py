@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mithril_torch.program.runtime_library.groups import Group
+from mithril_torch.program.runtime_library.host_channels import HostMessages
 
 
 class Pending:
@@ -42,25 +43,19 @@ class Pending:
         return self.finish is None
 
 
-class Messages:
-    """Messages that are on their way together.
+class Messages(HostMessages):
+    """Messages of Gloo that are on their way together.
 
     A message that nobody holds any more is not carried out, and the connection ends with it. What
     an error leaves behind is therefore kept by the group, which waits for it before the next one.
     """
 
-    def __init__(self, group: Group, works: list[Any]) -> None:
+    def __init__(self, group: Group, messages: list[Any]) -> None:
+        super().__init__(messages)
         self.group = group
-        self.works = works
-
-    def wait(self) -> None:
-        """Wait until all have come and gone."""
-        while self.works:
-            self.works[0].wait()
-            del self.works[0]
 
     def __del__(self) -> None:
-        self.group.abandoned += self.works
+        self.group.abandoned += self.messages
 
 
 def settle_abandoned(group: Group) -> None:
