@@ -302,6 +302,7 @@ KNOW_LOOPS = {
     "mithril-core/src/mithril/partition/recompute/levels.py": "loops of forward and backward at once",
     "mithril-core/src/mithril/engine/lockstep.py": "a lowering",
     "mithril-core/src/mithril/testing/evaluate.py": "runs graphs on NumPy",
+    "mithril-jax/src/mithril_jax/loop_weights.py": "takes transpositions out of loops",
     "mithril-jax/src/mithril_jax/lower.py": "a lowering",
     "mithril-torch/src/mithril_torch/program/emit.py": "a lowering",
 }
