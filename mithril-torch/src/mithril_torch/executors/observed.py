@@ -2,7 +2,8 @@
 
 Gloo has no reduce_scatter: there an all_to_all of as many bytes over the same axes carries it out,
 in which a process sends nothing to itself. Between two it looks like a permute of half of them. An
-all_gather is messages between all pairs there.
+all_gather is messages between all pairs there. Processes of one host that read each other's memory
+carry out each kind as it is.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Records the collectives that a program issues, by a dispatch mode of PyTorch.
 
+What processes of one host carry out without an op of PyTorch they tell the recorder themselves.
+
 It records the in-place ones of `torch.distributed` and the functional ones. PyTorch does not
 compile under such a mode, so meanwhile a program of `torch.compile` runs eagerly.
 """
@@ -81,21 +83,8 @@ class Recorder(TorchDispatchMode):
 
     def note(self, group: Group, kind: str, tensors: list[torch.Tensor]) -> None:
         """Note a collective that processes of one host carry out."""
-        self.rows.append(
-            {
-                "op": kind,
-                "group": group.name,
-                "ranks": _ranks(group.name),
-                "axes": _axes(group.name),
-                "bytes": sum(x.nbytes for x in tensors),
-                "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
-                "shape": list(tensors[0].shape) if tensors else [],
-                "partners": group.size,
-                "peer": None,
-                "tag": None,
-                "step": self._step[0],
-            }
-        )
+        size = sum(x.nbytes for x in tensors)
+        self.rows.append(self._make_row(kind, group.name, size, tensors, group.size))
 
     def __torch_dispatch__(
         self,
@@ -135,17 +124,27 @@ class Recorder(TorchDispatchMode):
         size = sum(t.numel() * t.element_size() for t in sent)
         splits = [sizes for key, sizes in given.items() if key.endswith("split_sizes") and sizes]
         given_to = [sum(map(bool, sizes)) for sizes in splits]
+        partners = max(given_to, default=len(_ranks(group)))
+        row = self._make_row(
+            name, group, max(size, _count_received_bytes(given, sent)), sent, partners
+        )
+        return {**row, "peer": given.get("dst", given.get("src")), "tag": given.get("tag")}
+
+    def _make_row(
+        self, op: str, group: str, size: int, sent: list[torch.Tensor], partners: int
+    ) -> dict[str, Any]:
+        """Return the row of what is no message; see the class."""
         return {
-            "op": name,
+            "op": op,
             "group": group,
             "ranks": _ranks(group),
             "axes": _axes(group),
-            "bytes": max(size, _count_received_bytes(given, sent)),
+            "bytes": size,
             "dtype": str(sent[0].dtype).removeprefix("torch.") if sent else "",
             "shape": list(sent[0].shape) if sent else [],
-            "partners": max(given_to, default=len(_ranks(group))),
-            "peer": given.get("dst", given.get("src")),
-            "tag": given.get("tag"),
+            "partners": partners,
+            "peer": None,
+            "tag": None,
             "step": self._step[0],
         }
 

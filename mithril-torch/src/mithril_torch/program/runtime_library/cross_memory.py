@@ -88,7 +88,7 @@ class OtherProcess:
     def __init__(self, process: int, rank: int) -> None:
         self.process = process
         self.rank = rank
-        self.descriptor = -1
+        self.descriptor = -1  # for `__del__`, if there is no such process
         self.descriptor = os.pidfd_open(process)
         self.poll = select.poll()
         self.poll.register(self.descriptor, select.POLLIN)

@@ -55,15 +55,14 @@ def make_group(axes: str, groups: list[list[int]], *, cross_memory: bool = True)
     """
     key = (dist.group.WORLD, axes, str(groups), cross_memory)
     if key not in GROUPS:
-        GROUPS[key] = None
-        timeout = _read_timeout()
+        own, timeout = None, _read_timeout()
         for ranks in groups:
             made = dist.new_group(sorted(ranks), timeout=timeout, group_desc=axes)
             if dist.get_rank() in ranks:
-                GROUPS[key] = Group(made, ranks, dist.get_rank())
-        own: Group | None = GROUPS[key]
+                own = Group(made, ranks, dist.get_rank())
         if own is not None and cross_memory and own.size > 1 and not own.scatters:
             own.host = open_channels(own.process_group, own.place, timeout.total_seconds())
+        GROUPS[key] = own
     found: Group | None = GROUPS[key]
     return found
 
