@@ -32,6 +32,7 @@ def test_a_step_writes_where_its_rows_belong(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(double, 2 * x)
     np.testing.assert_array_equal(along, x.sum(1))
     np.testing.assert_array_equal(total, x.sum(0))
+    assert run(np.asfortranarray(x))[0].flags.c_contiguous
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])

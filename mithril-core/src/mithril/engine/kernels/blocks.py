@@ -83,7 +83,8 @@ def in_row_blocks(
         if len(parts) <= 1:
             results = step(*flat)
         else:
-            results, first = None, xp.empty_like(flat[0]) if writes else None
+            results, like = None, flat[0]
+            first = xp.empty(like.shape, dtype=like.dtype) if writes else None
             for part in parts:
                 told = {} if first is None else {"out": first[part]}
                 cut = (x[part] if k == "r" else x for x, k in zip(flat, given, strict=True))
