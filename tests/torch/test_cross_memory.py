@@ -10,8 +10,6 @@ import errno
 import gc
 import os
 import pathlib
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -30,7 +28,6 @@ from mithril_torch.executors.pool.faults import is_secondary_failure  # noqa: E4
 from mithril_torch.program.runtime_library import (  # noqa: E402
     cross_memory,
     host_rendezvous,
-    loopback_limit,
 )
 from mithril_torch.program.runtime_library.collectives import (  # noqa: E402
     all_reduce,
@@ -53,6 +50,8 @@ from mithril_torch.program.runtime_library.host_rendezvous import (  # noqa: E40
     reach_others,
 )
 from mithril_torch.program.runtime_library.pending import settle_abandoned  # noqa: E402
+
+from tests.torch.jobs import script, torchrun  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     Introduction(2).file is None, reason="needs Linux that has cross-memory attach"
@@ -311,6 +310,27 @@ def test_parts_follow_the_order_of_dimensions() -> None:
         assert pieces.stride() == (4, 1, 1, 1)
 
 
+@pytest.mark.parametrize("cross_memory", [True, False])
+def test_the_option_says_whether_collectives_go_that_way(
+    cross_memory: bool, tmp_path: pathlib.Path
+) -> None:
+    text = JOB.replace("CROSS", str(cross_memory))
+    done = torchrun(2, script(tmp_path, text))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"reads {cross_memory} 4.0\n") == 2
+
+
+JOB = """
+import mithril as ml
+from mithril_torch.program.runtime_library.groups import GROUPS
+
+backend = ml.TorchBackend(ml.Mesh(data=2), device="cpu", cross_memory=CROSS)
+total = backend.ones(4, sharding=ml.P("data")).sum().item()
+(group,) = GROUPS.values()
+print(f"reads {group.host is not None and group.host.number > 0} {total}\\n", end="", flush=True)
+"""
+
+
 # ------------------------------------------------------------------ what if not
 
 
@@ -419,61 +439,6 @@ def test_a_loopback_device_that_is_limited_is_used(monkeypatch: pytest.MonkeyPat
     own = Introduction(2)
     assert not own.known.any()
     assert own.file is None
-
-
-def answer_queue(index: int, kind: str) -> bytes:
-    """Return what netlink tells of a queue."""
-    name = kind.encode() + b"\0"
-    attribute = struct.pack("=HH", 4 + len(name), 1) + name
-    body = struct.pack(loopback_limit.TRAFFIC, 0, index, 0, 0, 0) + attribute
-    body += b"\0" * (-len(body) % 4)
-    size = struct.calcsize(loopback_limit.HEADER) + len(body)
-    return struct.pack(loopback_limit.HEADER, size, loopback_limit.RTM_NEWQDISC, 2, 1, 0) + body
-
-
-END = struct.pack(loopback_limit.HEADER, 16, 3, 2, 1, 0)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "limited"),
-    [
-        (["noqueue"], False), ([], False), (["noqueue", "clsact"], False), (["tbf"], True),
-        (["noqueue", "ingress", "netem"], True), (["htb", "fq_codel"], True),
-    ],
-)  # fmt: skip
-def test_queues_of_the_loopback_device_are_read(
-    kinds: list[str], limited: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index = socket.if_nametoindex("lo")
-    rows = [answer_queue(index, kind) for kind in kinds]
-    answers = [b"".join([answer_queue(index + 1, "tbf"), *rows[:1]]), b"".join(rows[1:]), END]
-    asked: list[bytes] = []
-
-    class Link:
-        def __enter__(self) -> Link:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def settimeout(self, seconds: float) -> None:
-            assert seconds > 0
-
-        def send(self, request: bytes) -> None:
-            asked.append(request)
-
-        def recv(self, size: int) -> bytes:
-            return answers.pop(0)
-
-    monkeypatch.setattr(socket, "socket", lambda *_: Link())
-    assert loopback_limit.is_loopback_limited() is limited
-    assert len(asked) == 1
-    assert not answers
-
-
-def test_the_kernel_tells_of_its_queues() -> None:
-    found = loopback_limit.list_queues(socket.if_nametoindex("lo"))
-    assert all(kind.isidentifier() for kind in found)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ REFUSED = {
         r"memory_format='channels' does not exist; did you mean 'channel_last'\?; known:",
     ),
     "flag": ({"jit": "yes"}, r"jit='yes' is neither True, False nor 'auto'; give one of them"),
+    "memory": ({"cross_memory": "auto"}, r"cross_memory='auto' is neither True nor False"),
     "tf32": ({"allow_tf32": 1}, r"allow_tf32=1 is neither True nor False"),
     "timeout": ({"timeout": 0}, r"timeout=0 is no number of seconds above 0; give one, such as"),
     "endless timeout": (
