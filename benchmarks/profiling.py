@@ -79,7 +79,7 @@ def cost_when_off() -> float:
     backend = ml.NumpyBackend()
     x = backend.ones(4)
     call = min(timeit.repeat(lambda: x + x, number=2000, repeat=5))
-    look = min(timeit.repeat(lambda: backend.open_profile is None, number=2000, repeat=5))
+    look = min(timeit.repeat(lambda: backend.family.open_profile is None, number=2000, repeat=5))
     nothing = min(timeit.repeat(lambda: None, number=2000, repeat=5))
     return max(0.0, look - nothing) / call
 

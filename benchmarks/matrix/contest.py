@@ -98,9 +98,14 @@ def cut(model: ml.Model, stages: int) -> ml.Model:
 
 
 def options_of(row: Row) -> dict[str, Any]:
-    """Return the options of `compile` and `train_step` that a parallelism asks for."""
+    """Return the options of `compile` and `train_step` that a parallelism asks for.
+
+    Parameters rest split under FSDP. On PyTorch FSDP2 gathers them for the forward and again for the
+    backward, as stage 3 of ZeRO does. What one gathers by hand in JAX, or GSPMD does, is kept for
+    the backward by automatic differentiation, as stage 2 keeps it.
+    """
     if row.parallelism == FSDP:
-        return {"zero": 3}
+        return {"zero": 2 if row.backend == "jax" else 3}
     if row.parallelism == PIPELINE:
         size = row.sizes["batch"] // MICROBATCHES
         return {"pipeline": ml.PipelineOptions(schedule="1f1b", microbatch_size=size)}

@@ -115,3 +115,23 @@ def test_what_replaces_nothing_takes_what_is_left(monkeypatch) -> None:
     )  # fmt: skip
     assert aliases(executable, text) == [0]
     assert (z.numpy() == 32).all()
+
+
+def test_outputs_of_elementwise_ops_stay_in_order(monkeypatch) -> None:
+    """Those of one that multiplies leave by size: `lower.output_order`."""
+    backend, rng = ml.JaxBackend(), np.random.default_rng(0)
+    a, b = (backend.array(rng.standard_normal(s).astype(np.float32)) for s in ((8, 8), (8,)))
+
+    def multiply(a, b):
+        return a @ a, b * 2
+
+    def update(a, b):
+        return a * 3, b * 2
+
+    kept, _, made = compiled_with(monkeypatch, update, backend, a, b, donate=())
+    assert kept._restore_order is None
+    moved, _, product = compiled_with(monkeypatch, multiply, backend, a, b, donate=())
+    assert moved._restore_order == [1, 0]
+    np.testing.assert_allclose(made[0].numpy(), 3 * a.numpy(), *TOLERANCE["float32"])
+    np.testing.assert_allclose(product[0].numpy(), a.numpy() @ a.numpy(), *TOLERANCE["float32"])
+    np.testing.assert_allclose(product[1].numpy(), 2 * b.numpy(), *TOLERANCE["float32"])

@@ -182,8 +182,8 @@ def evaluate_written(
 ) -> Any:
     """Return what the function that is written returns, None where it leaves the call to others."""
     evaluator = compiled._evaluator
-    evaluate = evaluator._written[gradients is None]
-    return evaluate and evaluate(evaluator, params, inputs, gradients, None)
+    evaluate = evaluator.written[gradients is None]
+    return evaluate and evaluate(evaluator, params, inputs, gradients)
 
 
 def sources_of(compiled: ml.CompiledModel) -> list[str]:
@@ -207,7 +207,7 @@ def test_an_evaluation_is_written_name_by_name() -> None:
 
 
 WRITTEN = """\
-def evaluate(evaluator, params, inputs, gradients, observe):
+def evaluate(evaluator, params, inputs, gradients):
     if family.open_profile is not None: return None
     try:
         if inputs.__class__ is not dict and not isinstance(inputs, MAPPINGS): return None
@@ -228,7 +228,7 @@ def evaluate(evaluator, params, inputs, gradients, observe):
         if x3.kind is not kind_3 and x3.kind != kind_3: return None
     except (AttributeError, KeyError, TypeError):
         return None
-    [made_0, made_1, made_2] = execute([x0.shards, x1.shards, x2.shards, x3.shards], observe)
+    [made_0, made_1, made_2] = execute([x0.shards, x1.shards, x2.shards, x3.shards], None)
     y0 = new(Array); y0.kind = result_0; y0.shards = made_0
     y1 = new(Array); y1.kind = result_1; y1.shards = made_1
     y2 = new(Array); y2.kind = result_2; y2.shards = made_2

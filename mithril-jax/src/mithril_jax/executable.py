@@ -81,6 +81,10 @@ class JaxExecutable:
         self._is_capped = devices.platform == "cpu" and devices.mesh.size > 1
         enters_as_given = self._order_inputs is None and not self._flagged
         self._is_plain = enters_as_given and not self._is_capped
+        leaves_as_made = self._order_outputs is None
+        # On one device there is no other process that may be lost.
+        is_alone = self._is_plain and leaves_as_made and devices.mesh.size == 1
+        self.positional = self.jitted if is_alone else None
 
     def __call__(
         self, inputs: Sequence[jax.Array], observe: Observer | None = None

@@ -27,7 +27,7 @@ from mithril.spi import (
     join_starts,
     regions,
 )
-from mithril.spi.ops import After, FromHost, Repeat
+from mithril.spi.ops import AdamWStep, After, FromHost, Repeat
 
 from mithril_jax.devices import Devices, spec_of
 from mithril_jax.hlo import OUTSIDE
@@ -93,7 +93,13 @@ def output_order(program: Program) -> list[int]:
     its layer; once that is gone, the products that give weights' gradients wait for nothing but
     their turn, and several run at once. In the order of the layers each of them holds up the next
     layer on the way back, or keeps activations for longer. Of equal size, what is ready first.
+
+    A program of elementwise ops, such as an optimiser's update, waits for memory alone. Its outputs
+    stay in order: XLA then reads moments from the last to the first after it has made them from the
+    first to the last, so that many are still in a cache.
     """
+    if all(map(_is_elementwise, program.graph.nodes)):
+        return list(range(len(program.outputs)))
     at = {value: i for i, node in enumerate(program.graph.nodes) for value in node.outputs}
     values = list(program.graph.outputs.values())
 
@@ -102,6 +108,11 @@ def output_order(program: Program) -> list[int]:
         return value.type.nbytes, at.get(value, -1)
 
     return sorted(range(len(values)), key=key)
+
+
+def _is_elementwise(node: Node) -> bool:
+    op = node.op
+    return not node.inputs or op.is_pointwise or op.is_view or isinstance(op, AdamWStep)
 
 
 def whole_function(

@@ -11,7 +11,7 @@ A view is no kernel: whoever reads it reads the memory below, of which a broadca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mithril.cost.compiled_form import to_compiled_form
@@ -42,9 +42,17 @@ class OpCosts:
     _known: dict[tuple[Op, Operands, Operands], tuple[Cost, DType | None]] = field(
         default_factory=dict
     )
+    _of_nodes: dict[Node, tuple[Cost, DType | None]] = field(default_factory=dict)
+    """Of nodes that were asked for: many programs have most of them in common."""
 
     def of(self, node: Node) -> tuple[Cost, DType | None]:
         """Return the work of a node, and the dtype of the operands if it is a product."""
+        found = self._of_nodes.get(node)
+        if found is None:
+            found = self._of_nodes[node] = self._of_types(node)
+        return found
+
+    def _of_types(self, node: Node) -> tuple[Cost, DType | None]:
         inputs = tuple(value.type for value in node.inputs)
         outputs = tuple(value.type for value in node.outputs)
         key = node.op, inputs, outputs
@@ -82,8 +90,34 @@ class Kernel:
         return roofline_seconds(computing, self.bytes, hardware)
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What is known of a kernel by its nodes alone, whatever graph they are in.
+
+    Args:
+        nodes: those that compute something.
+        flops: operations on the device.
+        product: the dtype of the operands if it is a product of tensors.
+        work: as of `Kernel`.
+        read: the values that it reads.
+        others: bytes that it reads or writes besides what is in memory of these; below 0 where it
+            reads less of an operand than there is.
+    """
+
+    nodes: tuple[Node, ...]
+    flops: int
+    product: DType | None
+    work: tuple[tuple[str, int, DType | None, int], ...]
+    read: frozenset[Value]
+    others: int
+
+
+Known = dict[tuple[Node, ...], Contents | None]
+"""By the nodes of kernels, what was found of them with one execution; None if they run none."""
+
+
 def find_kernels(
-    graph: Graph, execution: Execution, costs: OpCosts | None = None
+    graph: Graph, execution: Execution, costs: OpCosts | None = None, known: Known | None = None
 ) -> Mapping[Node, Kernel]:
     """Return the kernels of a graph, each by its last node; what runs no kernel is in none.
 
@@ -91,6 +125,7 @@ def find_kernels(
         graph: a local one. Its loops and collectives are no kernels.
         execution: how it runs.
         costs: what is known of the costs of ops.
+        known: what was found in other graphs with the same execution; what is new is added.
 
     >>> from mithril import ops
     >>> from mithril.ir import Builder
@@ -103,12 +138,12 @@ def find_kernels(
     >>> [kernel.bytes for kernel in find_kernels(graph, Execution()).values()]
     [2048, 2048]
     """
-    grouping = _Grouping(graph, execution, costs or OpCosts())
+    grouping = _Grouping(graph, execution, costs or OpCosts(), {} if known is None else known)
     members: dict[Node, list[Node]] = {}
     for node in graph.nodes:
         for last in grouping.lasts[node]:
             members.setdefault(last, []).append(node)
-    found = (grouping.make(nodes) for nodes in members.values())
+    found = (grouping.make(tuple(nodes)) for nodes in members.values())
     return {kernel.nodes[-1]: kernel for kernel in found if kernel is not None}
 
 
@@ -135,20 +170,31 @@ def is_idle(node: Node, execution: Execution) -> bool:
 class _Grouping:
     """Which kernels each node of a graph is a part of: `lasts`, by the kernels' last nodes."""
 
-    def __init__(self, graph: Graph, execution: Execution, costs: OpCosts) -> None:
+    def __init__(self, graph: Graph, execution: Execution, costs: OpCosts, known: Known) -> None:
         self._execution = execution
         self._costs = costs
+        self._known = known
         self._uses = graph.uses()
         self._outputs = set(graph.outputs.values())
         self._makers = graph.producers()
+        self._bytes_read: dict[Value, int] = {}
         self.lasts: dict[Node, set[Node]] = {}
         self._biased = dict(self._find_biased(graph)) if execution.adds_in_product else {}
         for node in reversed(graph.nodes):
             self.lasts[node] = self._find_lasts(node)
 
-    def make(self, nodes: Sequence[Node]) -> Kernel | None:
+    def make(self, nodes: tuple[Node, ...]) -> Kernel | None:
         """Return the kernel of some nodes; None if they run none."""
-        busy = [node for node in nodes if not is_idle(node, self._execution)]
+        if nodes not in self._known:
+            self._known[nodes] = self._find_contents(nodes)
+        contents = self._known[nodes]
+        if contents is None:
+            return None
+        nbytes = max(contents.others + sum(map(self._read_bytes, contents.read)), 0)
+        return Kernel(contents.nodes, contents.flops, nbytes, contents.product, contents.work)
+
+    def _find_contents(self, nodes: tuple[Node, ...]) -> Contents | None:
+        busy = tuple(node for node in nodes if not is_idle(node, self._execution))
         if not busy:
             return None
         work = [self._costs.of(node) for node in busy]
@@ -158,10 +204,13 @@ class _Grouping:
             for node, (cost, dtype) in zip(busy, work, strict=True)
         )
         product = next((dtype for _, dtype in work if dtype is not None), None)
+        made = {value for node in nodes for value in node.outputs}
+        read = frozenset(value for node in nodes for value in node.inputs) - made
         if len(busy) == 1 == len(nodes):
-            saved = sum(x.type.nbytes - self._read_bytes(x) for x in set(busy[0].inputs))
-            return Kernel(tuple(busy), flops, max(work[0][0].bytes - saved, 0), product, parts)
-        return Kernel(tuple(busy), flops, self._border_bytes(nodes), product, parts)
+            others = work[0][0].bytes - sum(value.type.nbytes for value in read)
+        else:  # what its last node writes: of the others it has copies
+            others = sum(value.type.nbytes for value in nodes[-1].outputs)
+        return Contents(busy, flops, product, parts, read, others)
 
     def _find_lasts(self, node: Node) -> set[Node]:
         users = {user for value in node.outputs for user, _ in self._uses.get(value, ())}
@@ -188,20 +237,16 @@ class _Grouping:
     def _is_passed(self, node: Node) -> bool:
         return node.op.is_view and self._execution.has_views
 
-    def _border_bytes(self, nodes: Sequence[Node]) -> int:
-        """Return what a kernel reads, and what its last node writes: others have their copies."""
-        made = {value for node in nodes for value in node.outputs}
-        read = {value for node in nodes for value in node.inputs} - made
-        written = sum(value.type.nbytes for value in nodes[-1].outputs)
-        return sum(map(self._read_bytes, read)) + written
-
     def _read_bytes(self, value: Value) -> int:
         """Return the bytes that are in memory of a value, which may be a view."""
-        least, maker = value.type.nbytes, self._makers.get(value)
-        while maker is not None and self._is_passed(maker):
-            least = min(least, maker.inputs[0].type.nbytes)
-            maker = self._makers.get(maker.inputs[0])
-        return least
+        found = self._bytes_read.get(value)
+        if found is None:
+            found, maker = value.type.nbytes, self._makers.get(value)
+            while maker is not None and self._is_passed(maker):
+                found = min(found, maker.inputs[0].type.nbytes)
+                maker = self._makers.get(maker.inputs[0])
+            self._bytes_read[value] = found
+        return found
 
     def _is_cheap(self, node: Node) -> bool:
         """Return whether compilers rather compute a value again than keep it."""

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from mithril.cost.compiled_form import to_compiled_form
 from mithril.cost.events import COMMUNICATION, COMPUTE, COPIES, Event, Item, Iterations
 from mithril.cost.hardware import Hardware, hardware_within
-from mithril.cost.kernels import Kernel, OpCosts, find_kernels
+from mithril.cost.kernels import Kernel, Known, OpCosts, find_kernels
 from mithril.cost.pairs import exchange_seconds
 from mithril.ir import Graph, Node, Value
 from mithril.ir.start import Wait
@@ -179,6 +179,7 @@ class Pricing:
         self._costs = costs
         self._rounds = mesh.size if hardware.execution.in_turn else 1
         self._found: dict[Hashable, Any] = {}
+        self._kernels: Known = {}
 
     def find_once(self, key: Hashable, find: Callable[[], Found]) -> Found:
         """Return what is found at these prices; what is asked for again is not searched again."""
@@ -222,7 +223,7 @@ class Pricing:
 
     def _price_kernels(self, graph: Graph) -> Mapping[Node, _Priced]:
         def price() -> Mapping[Node, _Priced]:
-            found = find_kernels(graph, self.hardware.execution, self._costs)
+            found = find_kernels(graph, self.hardware.execution, self._costs, self._kernels)
             return {node: self._compute(kernel) for node, kernel in found.items()}
 
         return self.find_once(_find_kernel_key(graph), price)

@@ -15,6 +15,7 @@ from mithril.types import DType
 Group = list[Any]
 Exchange = Callable[[Group], Any]
 COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
+COMBINE_BOOLEANS = {"sum": "logical_or", "max": "logical_or", "min": "logical_and"}
 
 
 def _all_reduce(op: Any, types: Types, xp: ArrayNamespace) -> Callable[..., Any]:
@@ -23,8 +24,9 @@ def _all_reduce(op: Any, types: Types, xp: ArrayNamespace) -> Callable[..., Any]
 
 def _reducer(reduction: str, dtype: DType, xp: ArrayNamespace) -> Exchange:
     """Return what combines the values of a group; sums of 16-bit floats are taken in float32."""
-    combine = getattr(xp, COMBINE[reduction])
-    if reduction != "sum" or widen(dtype) is dtype:
+    is_boolean = dtype == DType.bool_
+    combine = getattr(xp, (COMBINE_BOOLEANS if is_boolean else COMBINE)[reduction])
+    if reduction != "sum" or is_boolean or widen(dtype) is dtype:
         return lambda parts: reduce(combine, parts)
     wide = dtype_in(xp, widen(dtype))
 

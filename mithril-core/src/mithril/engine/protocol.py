@@ -37,7 +37,12 @@ class KernelNames:
 
 
 class Executable(Protocol):
-    """A lowered program."""
+    """A lowered program.
+
+    It may have an attribute `positional`: a function that takes the handles of the inputs one by
+    one, and returns those of the outputs, as a call without an observer does; or None. An
+    evaluation that is repeated calls that, with next to nothing around it.
+    """
 
     def __call__(self, inputs: Sequence[Handle], observe: Observer | None = None) -> list[Handle]:
         """Run the program once.

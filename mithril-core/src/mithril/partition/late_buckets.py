@@ -157,17 +157,22 @@ def find_waiting(graph: Graph) -> dict[Node, tuple[int, int]]:
     all gradients anyway. The second is among all.
     """
     never = len(graph.nodes)
-    needed: dict[Value, tuple[int, int]] = {}
+    needed_early: dict[Value, int] = {}
+    needed: dict[Value, int] = {}
     found: dict[Node, tuple[int, int]] = {}
-    for position, node in reversed(list(enumerate(graph.nodes))):
-        after = [needed.get(value, (never, never)) for value in node.outputs]
-        early, first = (min((pair[i] for pair in after), default=never) for i in (0, 1))
-        found[node] = (first if node.phase == Phase.update else early, first)
+    for position in reversed(range(never)):
+        node = graph.nodes[position]
+        is_update = node.phase == Phase.update
+        early = min((needed_early.get(value, never) for value in node.outputs), default=never)
+        first = min((needed.get(value, never) for value in node.outputs), default=never)
+        found[node] = (first if is_update else early, first)
         if communicates(node):
-            early, first = (never if node.phase == Phase.update else position), position
+            early, first = (never if is_update else position), position
         for value in node.inputs:
-            before = needed.get(value, (never, never))
-            needed[value] = (min(before[0], early), min(before[1], first))
+            if early < needed_early.get(value, never):
+                needed_early[value] = early
+            if first < needed.get(value, never):
+                needed[value] = first
     return found
 
 

@@ -151,6 +151,12 @@ class CompiledModel(PlanReports, Shared):
         """
         if unknown:
             refuse_unknown("evaluate()", unknown, list_argument_names(type(self).evaluate))
+        number = 0 if seed is None else read_seed(seed)
+        written = self._evaluator.written[output_gradients is None]
+        if written is not None and observe is None and not donate:
+            made = written(self._evaluator, params, inputs, output_gradients)
+            if made is not None:
+                return made
         if observe is not None and not callable(observe):
             raise OptionError(
                 f"observe={observe!r} cannot be called; give a function of what is issued"
@@ -158,7 +164,7 @@ class CompiledModel(PlanReports, Shared):
         if self.settings.lays_axes:
             self._plan_arrays(params, inputs, output_gradients)
         outputs, gradients = self._evaluator.evaluate(
-            params, inputs, output_gradients, 0 if seed is None else seed, observe, donate
+            params, inputs, output_gradients, number, observe, donate
         )
         if seed is None and not self._is_seed_settled:
             self._warn_of_repeated_masks()

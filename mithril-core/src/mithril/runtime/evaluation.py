@@ -26,7 +26,6 @@ from mithril.runtime.input_conversion import InputConverter
 from mithril.runtime.interrupts import hold_interrupts
 from mithril.runtime.parameters import Parameters, initial_array
 from mithril.runtime.planner import NOTHING, Planner, Seeded
-from mithril.runtime.sampling import read_seed
 from mithril.runtime.settings import Choice, Settings, read_donated
 from mithril.runtime.submesh import on_whole_mesh
 from mithril.runtime.unplaced import HostArray, PendingArray, settle_one
@@ -70,7 +69,7 @@ class Evaluator:
         self._donations: dict[Hashable, frozenset[str]] = {}
         # Of evaluations with gradients, and without: a loop may have both.
         self._last: list[Bound[Evaluation] | None] = [None, None]
-        self._written: list[Callable[..., Evaluated | None] | None] = [None, None]
+        self.written: list[Callable[..., Evaluated | None] | None] = [None, None]
 
     def evaluate(
         self,
@@ -82,13 +81,6 @@ class Evaluator:
         donate: Choice = (),
     ) -> tuple[dict[str, Array], Parameters]:
         """Return outputs, and gradients if those of outputs are given; see `CompiledModel`."""
-        if type(seed) is not int or seed != 0:
-            seed = read_seed(seed)
-        evaluate = self._written[gradients is None]
-        if evaluate is not None and not donate:
-            made = evaluate(self, params, inputs, gradients, observe)
-            if made is not None:
-                return made
         given = arrays = self._collect_given(params, inputs, gradients)
         seeded = None if gradients is None else tuple(gradients)
         donated = NOTHING if donate == () else self._read_donated(donate)
@@ -216,7 +208,7 @@ class Evaluator:
             takes = not evaluation.index_uses
             written = bound.written[seeded] = write_evaluation(names, bound, kinds, takes=takes)
         if written is not None:
-            self._written[is_forward] = written.evaluate
+            self.written[is_forward] = written.evaluate
 
     def take(self, position: int, given: object, seeded: Seeded, kind: Kind) -> Array:
         """Return what a user passed for an input or output gradient as a plan takes it.

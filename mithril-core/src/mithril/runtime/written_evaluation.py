@@ -14,10 +14,12 @@ from typing import Any
 
 from mithril.runtime.array import Array, Kind
 from mithril.runtime.call import Bound
+from mithril.runtime.observing import Run
 from mithril.runtime.parameters import Parameters
 
 Given = Mapping[str, object]
-Evaluated = tuple[dict[str, Array], Parameters]
+Evaluated = dict[str, Array] | tuple[dict[str, Array], Parameters]
+"""What `CompiledModel.evaluate` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class WrittenEvaluation:
 
     Args:
         source: of the function.
-        evaluate: takes the evaluator, parameters, inputs, output gradients and an observer, and
-            returns outputs and gradients; None for arrays of other kinds, for other names, and
+        evaluate: takes the evaluator, parameters, inputs and output gradients, and returns what
+            `CompiledModel.evaluate` does; None for arrays of other kinds, for other names, and
             while what runs is measured.
     """
 
@@ -87,6 +89,7 @@ def write_evaluation(
         "new": object.__new__,
         "family": bound.interface.owner.family,
         "execute": bound.parts.execute,
+        "call": find_positional(bound.parts.execute),
         "seeded": names.seeded,
     }
     meaning |= {f"result_{i}": kind for i, kind in enumerate(bound.parts.kinds)}
@@ -99,7 +102,7 @@ def write_evaluation(
 def _write(names: Names, bound: Bound[Any], takes: bool) -> Iterator[str]:
     """Yield the lines of the function."""
     arguments = names.arguments
-    yield "def evaluate(evaluator, params, inputs, gradients, observe):"
+    yield "def evaluate(evaluator, params, inputs, gradients):"
     yield "    if family.open_profile is not None: return None"
     yield "    try:"
     for mapping, names_of in (
@@ -126,16 +129,26 @@ def _write(names: Names, bound: Bound[Any], takes: bool) -> Iterator[str]:
     yield "    except (AttributeError, KeyError, TypeError):"
     yield "        return None"
     given = ", ".join(f"x{i}.shards" for i in bound.order)
-    made = [f"made_{i}" for i in range(len(bound.plan.outputs))]
-    yield f"    [{', '.join(made)}] = execute([{given}], observe)"
+    made = ", ".join(f"made_{i}" for i in range(len(bound.plan.outputs)))
+    has_own = find_positional(bound.parts.execute) is not None
+    yield f"    [{made}] = {f'call({given})' if has_own else f'execute([{given}], None)'}"
     for i, place in enumerate(bound.results):
         yield f"    {name_result(i, f'made_{place}')}"
     count = len(names.outputs)
     outputs = ", ".join(f"{name!r}: y{i}" for i, name in enumerate(names.outputs))
+    if names.seeded is None:
+        yield f"    return {{{outputs}}}"
+        return
     yield "    slopes = Parameters()"
-    for i, name in enumerate(() if names.seeded is None else names.differentiated, count):
+    for i, name in enumerate(names.differentiated, count):
         yield f"    slopes[{name!r}] = y{i}"
     yield f"    return {{{outputs}}}, slopes"
+
+
+def find_positional(execute: Run) -> Callable[..., Sequence[Any]] | None:
+    """Return the function of handles that an executable may have; see `Executable`."""
+    found: Callable[..., Sequence[Any]] | None = getattr(execute, "positional", None)
+    return found
 
 
 def name_result(i: int, handle: str) -> str:

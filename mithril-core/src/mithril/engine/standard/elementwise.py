@@ -26,6 +26,9 @@ same_name({
     ops.BitwiseAnd: "bitwise_and", ops.BitwiseOr: "bitwise_or", ops.BitwiseXor: "bitwise_xor",
     ops.BitwiseInvert: "bitwise_invert", ops.LeftShift: "bitwise_left_shift", ops.RightShift:
     "bitwise_right_shift", ops.Where: "where",
+}, of_booleans={
+    ops.Add: "logical_or", ops.Multiply: "logical_and", ops.Maximum: "logical_or", ops.Minimum:
+    "logical_and",
 })  # fmt: skip
 
 

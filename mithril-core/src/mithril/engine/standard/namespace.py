@@ -149,9 +149,11 @@ def dtype_in(xp: ArrayNamespace, dtype: DType) -> Any:
 
 
 def widen(dtype: DType) -> DType:
-    """Return the dtype to compute and to add up in: float32 for 16-bit floats.
+    """Return the dtype to compute and to add up in: float32 for 16-bit floats, int32 for booleans.
 
     >>> widen(DType.bfloat16), widen(DType.int16)
     (<DType.float32: 'float32'>, <DType.int16: 'int16'>)
     """
+    if dtype == DType.bool_:
+        return DType.int32
     return DType.float32 if dtype.is_float and dtype.itemsize == 2 else dtype

@@ -4,32 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from mithril.engine.kernel_table import (
     Kernel,
     KernelTable,
     NamespaceKernel,
     Run,
-    Types,
     on_namespace,
 )
 from mithril.engine.standard.namespace import EXTENSIONS, FACTORISATIONS, ArrayNamespace
 from mithril.engine.standard.needs import functions_in
 from mithril.ir import Op
+from mithril.types import DType
 
 SHARED_KERNELS: KernelTable[NamespaceKernel] = KernelTable()
 """Kernels of all primitive ops, by name; fused ops are expanded into those."""
 kernel = SHARED_KERNELS.register
 
 
-def same_name(names: Mapping[type[Op], str]) -> None:
-    """Register kernels that are a function of the namespace, by its name."""
+def same_name(names: Mapping[type[Op], str], of_booleans: Mapping[type[Op], str]) -> None:
+    """Register kernels that are a function of the namespace, by its name.
+
+    Args:
+        names: of the functions.
+        of_booleans: of those that are another one of booleans, with which the array API standard
+            does no arithmetic.
+    """
     for op_class, function in names.items():
-        kernel(op_class)(partial(_take, function))
+        others = (of_booleans[op_class],) if op_class in of_booleans else ()
+        kernel(op_class)(partial(_take, function, *others))
 
 
-def _take(function: str, op: object, types: Types, xp: ArrayNamespace) -> Run:
-    run: Run = getattr(xp, function)
+def _take(*given: Any) -> Run:
+    """Return a function: given are its name, perhaps that of booleans, and what a kernel is."""
+    *names, _, types, xp = given
+    run: Run = getattr(xp, names[-1 if types[0].dtype == DType.bool_ else 0])
     return run
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from mithril.runtime.array import Array, Kind
@@ -16,7 +17,6 @@ from mithril.runtime.call import Bound
 from mithril.runtime.functional.arguments import Form
 from mithril.runtime.functional.binding import TracedFunction
 from mithril.runtime.interrupts import hold_interrupts
-from mithril.runtime.written_evaluation import name_result
 from mithril.trees import LEAF, Branch, Leaf, Structure
 
 
@@ -67,8 +67,8 @@ def write_function(
     lines = [*writer.take_apart([structure for _, structure in form.positional], len(kinds))]
     lines += writer.put_together(bound.interface.source.structure, bound.results)
     source = "".join(f"{line}\n" for line in lines)
-    meaning = {**writer.constants, "Array": Array, "new": object.__new__}
-    meaning |= {f"kind_{i}": kind for i, kind in enumerate(kinds)}
+    meaning = {**writer.constants, "Array": Array, "new": object.__new__, "repeat": repeat}
+    meaning["kinds"] = list(kinds)
     meaning |= {f"result_{i}": kind for i, kind in enumerate(bound.parts.kinds)}
     exec(compile(source, "<written function>", "exec"), meaning)
     return WrittenFunction(source, meaning.pop("collect"), meaning.pop("finish"))
@@ -111,10 +111,9 @@ class _Writer:
         for name, structure in zip(names, structures, strict=True):
             yield from self._open(name, structure, leaves)
         arrays = [f"x{i}" for i in range(count)]
-        if arrays:
+        if arrays:  # lists are compared at once, and what is the same object is not looked into
             yield "    try:"
-            for i, x in enumerate(arrays):
-                yield f"        if {x}.kind is not kind_{i} and {x}.kind != kind_{i}: return None"
+            yield f"        if [{', '.join(f'{x}.kind' for x in arrays)}] != kinds: return None"
             yield "    except AttributeError:"
             yield "        return None"
         yield f"    return [{', '.join(arrays)}]"
@@ -152,8 +151,11 @@ class _Writer:
             places: of its leaves among the outputs of the plan.
         """
         yield "def finish(made):"
+        if places:
+            named = ", ".join(f"y{i}" for i in range(len(places)))
+            yield f"    [{named}] = map(new, repeat(Array, {len(places)}))"
         for i, place in enumerate(places):
-            yield f"    {name_result(i, f'made[{place}]')}"
+            yield f"    y{i}.kind = result_{i}; y{i}.shards = made[{place}]"
         yield f"    return {self._close(structure, iter(range(len(places))))}"
 
     def _close(self, structure: Structure, leaves: Iterator[int]) -> str:

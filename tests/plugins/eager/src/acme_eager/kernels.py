@@ -33,19 +33,41 @@ def greater_equal(op: ops.GreaterEqual, types: Types) -> Callable[..., Any]:
 
 
 UNSIGNED = (
-    ops.Add, ops.Subtract, ops.Multiply, ops.FloorDivide, ops.Remainder, ops.Maximum, ops.Minimum,
-    ops.Negate, ops.Sum,
+    ops.Add, ops.Subtract, ops.Multiply, ops.Maximum, ops.Minimum, ops.Negate, ops.Sum, ops.Abs,
+    ops.Sign, ops.Relu, ops.Flip, ops.ScatterAdd, ops.ScatterAlong,
 )  # fmt: skip
 
 
 @KERNELS.register(*UNSIGNED)
 def arithmetic(op: Op, types: Types) -> Callable[..., Any]:
     """Of uint32, which PyTorch does not compute with, the low half of what int64 gives."""
-    if types[0].dtype != DType.uint32:
+    if DType.uint32 not in [t.dtype for t in types]:
         return SHARED[op.name](op, types)
-    run = SHARED[op.name](op, [TensorType(t.shape, DType.int64) for t in types])
+    return _of_int64(SHARED[op.name](op, [_widen(t) for t in types]))
+
+
+@KERNELS.register(ops.FloorDivide, ops.Remainder)
+def division(op: Op, types: Types) -> Callable[..., Any]:
+    """0 of a whole number by 0, as NumPy has it; PyTorch raises there."""
+    run = SHARED[op.name](op, [_widen(t) for t in types])
+    if types[0].dtype.is_float:
+        return run
+
+    def divide(x: Any, y: Any) -> Any:
+        return torch.where(y == 0, torch.zeros_like(x), run(x, torch.where(y == 0, 1, y)))
+
+    return _of_int64(divide) if types[0].dtype == DType.uint32 else divide
+
+
+def _of_int64(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of uint32 for one of int64."""
 
     def narrow(*operands: Any) -> Any:
-        return (run(*(x.to(torch.int64) for x in operands)) & 0xFFFFFFFF).to(torch.uint32)
+        wide = (x.to(torch.int64) if x.dtype == torch.uint32 else x for x in operands)
+        return (run(*wide) & 0xFFFFFFFF).to(torch.uint32)
 
     return narrow
+
+
+def _widen(type: TensorType) -> TensorType:
+    return TensorType(type.shape, DType.int64) if type.dtype == DType.uint32 else type
