@@ -268,6 +268,9 @@ class JaxEngine(Engine):
             BackendError: another process of the job is gone.
         """
         try:
+            last = handles[-1] if handles else None
+            if last is not None and not last.is_ready():
+                self.opened.ask(last)
             if len(handles) > FEW:
                 jax.block_until_ready(list(handles))
             else:
