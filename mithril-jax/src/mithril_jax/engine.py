@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -268,7 +268,7 @@ class JaxEngine(Engine):
             BackendError: another process of the job is gone.
         """
         try:
-            last = handles[-1] if handles else None
+            last: Any = handles[-1] if handles else None
             if last is not None and not last.is_ready():
                 self.opened.ask(last)
             if len(handles) > FEW:

@@ -7,7 +7,7 @@ sleep at once, so that what takes long has the processor for itself.
 
 from __future__ import annotations
 
-import jax
+from typing import Any
 
 ASKS = 800
 """How often an array is asked whether it is there: for some 60 µs."""
@@ -25,7 +25,7 @@ class Waiting:
     def __init__(self) -> None:
         self.rests = 0
 
-    def ask(self, array: jax.Array) -> None:
+    def ask(self, array: Any) -> None:
         """Return once an array is there, or when it is time to sleep.
 
         Args:
