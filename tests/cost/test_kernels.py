@@ -7,8 +7,8 @@ from dataclasses import replace
 from mithril import ops
 from mithril.cost import SIMULATED
 from mithril.cost.compiled_form import to_compiled_form
-from mithril.cost.kernels import find_kernels
-from mithril.ir import Builder, Graph, Start, Tensor, Wait
+from mithril.cost.kernels import Known, find_kernels
+from mithril.ir import Builder, Graph, Start, Tensor, Value, Wait
 from mithril.ops.collective import AllReduce
 from mithril.plan import Execution
 from mithril.types import DType, TensorType
@@ -160,3 +160,18 @@ def test_products_of_several_matrices_have_a_rate_of_their_own():
         assert (kernel.seconds(mine) == 2 * 2 * 8**3 / 1e6) == (name == "batched_product")
     (one,) = find_kernels(built(ops.matmul, X, X), EAGER).values()
     assert [part[0] for part in one.work] == ["einsum"]
+
+
+def test_a_kernel_that_is_known_reads_below_the_views_of_its_own_graph():
+    narrow = built(lambda row: ops.exp(ops.broadcast_to(row, (8, 8))), TensorType((8,), X.dtype))
+    view, exp = narrow.nodes
+    wide = Graph(
+        (*narrow.inputs, x := Value(X, "x")),
+        (replace(view, op=ops.Reshape((8, 8)), inputs=(x,)), exp),
+        narrow.outputs,
+    )
+    known: Known = {}
+    for graph, read in ((narrow, 32), (wide, BYTES), (narrow, 32)):
+        (kernel,) = find_kernels(graph, EAGER, known=known).values()
+        assert kernel.bytes == read + BYTES
+    assert list(known) == [(view,), (exp,), (wide.nodes[0],)]
