@@ -34,9 +34,10 @@ FIRST, PEAK = "first call of ", "peak bytes of "
 RACE, FEWEST, MOST = 5, 9, 60
 """Rounds that find the strongest by hand, and the bounds of those that count."""
 
-NEIGHBOURS, ROUNDING, SHARE = 8, 3e-7, 4.0
-"""Of gradients that differ: draws of parameters near by, how near, and how many times as far from
-those by hand, by norm, as the farthest of these a gradient may be."""
+NEIGHBOURS, ROUNDING, SHARE = 8, 1e-6, 4.0
+"""Of gradients that differ: draws of parameters near by, how near (as sums of some hundred products
+in float32 are to each other in another order), and how many times as far from those by hand, by
+norm, as the farthest of these a gradient may be."""
 
 Arrays = dict[str, np.ndarray]
 Gradients = tuple[float, Arrays]
