@@ -107,11 +107,12 @@ def test_messages_wait_for_turns_on_a_shared_core():
     level = replace(level, collectives={"all_reduce": Link(2e-4, 1e9)})
     crowded = Execution(devices_per_processor=4, largest_part=2.0)
     apart = replace(crowded, largest_part=1.0)
+    threads = replace(crowded, shares_threads=True)
     found = [
         replace(SIMULATED, levels=(level,), execution=how).serving(4).levels[0]
-        for how in (crowded, apart)
+        for how in (crowded, apart, threads)
     ]
-    assert [x.latency for x in found] == pytest.approx([1.1e-3, 1e-4])
+    assert [x.latency for x in found] == pytest.approx([1.1e-3, 1e-4, 1e-4])
     assert found[0].link_of("all_reduce").latency == pytest.approx(1.2e-3)
     again = replace(SIMULATED, levels=(found[0],), execution=crowded).serving(4).levels
     assert again == (found[0],)

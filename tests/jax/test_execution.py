@@ -13,6 +13,7 @@ from mithril_jax.executable import JaxExecutable
 def test_cpu_devices_share_the_threads_of_the_process():
     two = ml.JaxBackend(ml.Mesh(data=2)).engine.execution
     assert (two.devices_per_processor, two.largest_part, two.overlaps) == (2, 2.0, False)
+    assert two.shares_threads
     one = ml.JaxBackend().engine.execution
     assert (one.devices_per_processor, one.largest_part) == (1, 1.0)
 

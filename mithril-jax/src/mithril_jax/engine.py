@@ -105,6 +105,7 @@ class JaxEngine(Engine):
             adds_narrow=True,
             devices_per_processor=here,
             largest_part=float(here),
+            shares_threads=is_cpu and self.process_count == 1,
             adds_in_product=self.platform == "gpu",
             scores_at_once=attention.count_scores_at_once(self.platform),
             in_arena=ALL_OPS if self.is_arranged else (),

@@ -160,6 +160,7 @@ class Hardware:
             in_turn=placed.in_turn,
             devices_per_processor=placed.devices_per_processor,
             largest_part=placed.largest_part,
+            shares_threads=placed.shares_threads,
         )
         return replace(self, transport=transport, execution=execution)
 
@@ -173,7 +174,7 @@ class Hardware:
 
         It computes as was measured then; where nothing was, devices share the processor evenly.
         Links stay as they are, but for messages: these wait for a turn on a core where `execution`
-        says that devices outnumber the cores, however many of them are at work.
+        says that devices are processes that outnumber the cores, however many are at work.
 
         Args:
             devices: how many there are.
@@ -184,14 +185,16 @@ class Hardware:
         """
         known = ((count, figures) for count, figures in self.shared if count <= devices)
         measured, figures = max(known, key=lambda item: item[0], default=(1, self))
+        execution = self.execution
+        on_a_core = 1.0 if execution.shares_threads else execution.largest_part
         return replace(
             figures.scale_compute(measured / devices),
             name=self.name,
-            levels=tuple(x.share_cores(self.execution.largest_part) for x in self.levels),
+            levels=tuple(x.share_cores(on_a_core) for x in self.levels),
             memory_bytes=self.memory_bytes,
             host_bandwidth=self.host_bandwidth,
             transport=self.transport,
-            execution=self.execution,
+            execution=execution,
             unknown_platform=self.unknown_platform,
             shared=self.shared,
             origin=self.origin,

@@ -64,6 +64,8 @@ class Execution:
             processes on the cores of a machine are.
         largest_part: how many times its even part of the processor a device uses where the others
             are idle: as many times as there are devices where they share threads.
+        shares_threads: whether devices are threads of one process, which go on when a message is
+            there; a process waits for a turn on its core.
     """
 
     fuses: bool = False
@@ -90,6 +92,7 @@ class Execution:
     in_arena: tuple[str, ...] = ()
     devices_per_processor: int = 1
     largest_part: float = 1.0
+    shares_threads: bool = False
 
     def widens(self, kind: str, reduction: str, dtype: DType) -> bool:
         """Return whether plans have a reduction over devices of 16-bit floats in float32.
