@@ -57,15 +57,14 @@ def collect(args):
     [x1] = t1
     x2 = a1
     try:
-        if x0.kind is not kind_0 and x0.kind != kind_0: return None
-        if x1.kind is not kind_1 and x1.kind != kind_1: return None
-        if x2.kind is not kind_2 and x2.kind != kind_2: return None
+        if [x0.kind, x1.kind, x2.kind] != kinds: return None
     except AttributeError:
         return None
     return [x0, x1, x2]
 def finish(made):
-    y0 = new(Array); y0.kind = result_0; y0.shards = made[0]
-    y1 = new(Array); y1.kind = result_1; y1.shards = made[1]
+    [y0, y1] = map(new, repeat(Array, 2))
+    y0.kind = result_0; y0.shards = made[0]
+    y1.kind = result_1; y1.shards = made[1]
     return {'sum': y0, 'b': c4([y1, None])}
 """
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
+from operator import and_, or_
 from typing import Any
 
 from mithril.engine.standard.namespace import ArrayNamespace, dtype_in, widen
@@ -15,7 +16,7 @@ from mithril.types import DType
 Group = list[Any]
 Exchange = Callable[[Group], Any]
 COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
-COMBINE_BOOLEANS = {"sum": "logical_or", "max": "logical_or", "min": "logical_and"}
+COMBINE_BOOLEANS = {"sum": or_, "max": or_, "min": and_}
 
 
 def _all_reduce(op: Any, types: Types, xp: ArrayNamespace) -> Callable[..., Any]:
@@ -24,9 +25,10 @@ def _all_reduce(op: Any, types: Types, xp: ArrayNamespace) -> Callable[..., Any]
 
 def _reducer(reduction: str, dtype: DType, xp: ArrayNamespace) -> Exchange:
     """Return what combines the values of a group; sums of 16-bit floats are taken in float32."""
-    is_boolean = dtype == DType.bool_
-    combine = getattr(xp, (COMBINE_BOOLEANS if is_boolean else COMBINE)[reduction])
-    if reduction != "sum" or is_boolean or widen(dtype) is dtype:
+    if dtype == DType.bool_:
+        return partial(reduce, COMBINE_BOOLEANS[reduction])
+    combine = getattr(xp, COMBINE[reduction])
+    if reduction != "sum" or widen(dtype) is dtype:
         return lambda parts: reduce(combine, parts)
     wide = dtype_in(xp, widen(dtype))
 

@@ -39,7 +39,8 @@ def same_name(names: Mapping[type[Op], str], of_booleans: Mapping[type[Op], str]
 def _take(*given: Any) -> Run:
     """Return a function: given are its name, perhaps that of booleans, and what a kernel is."""
     *names, _, types, xp = given
-    run: Run = getattr(xp, names[-1 if types[0].dtype == DType.bool_ else 0])
+    is_boolean = bool(types) and types[0].dtype == DType.bool_
+    run: Run = getattr(xp, names[-1 if is_boolean else 0])
     return run
 
 
